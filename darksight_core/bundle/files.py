@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from darksight_core.bundle.container import Container, Tensors, decode, encode, read_bytes, version_of, write_bytes
 from darksight_core.bundle.defects import defect
+from darksight_core.bundle.levels import Level, Resolutions
 from darksight_core.bundle.manifest import check_manifest
 from darksight_core.bundle.parts import Bundle, Probes, Reference, SplitSketches
 from darksight_core.drift.estimate import AccuracyModel
@@ -27,8 +28,10 @@ from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.predictions.sketch import MAX_LEAK, RowSketch, leak, overlap
+from darksight_core.rows.resolution import name_of, number_of
 from darksight_core.rows.simplex import Floats, log_probs, on_simplex
 from darksight_core.scores.outlier import OutlierScore
+from darksight_core.scores.ranks import RankTransform
 
 __all__ = ["TOLERANCE", "decode_bundle", "encode_bundle", "read_bundle", "refuse_existing", "write_bundle"]
 
@@ -45,6 +48,7 @@ def encode_bundle(bundle: Bundle, source: str = "bundle") -> bytes:
         "embed": bundle.embedder.settings(),
         "outlier_score": bundle.outlier_score.settings(),
         "calibration": {"n": len(bundle.calibration)},
+        "resolutions": _resolution_settings(bundle.resolutions),
         "splits": {field.name: getattr(bundle.splits, field.name).settings() for field in fields(SplitSketches)},
         "accuracy_model": None if bundle.accuracy_model is None else bundle.accuracy_model.settings(),
     }
@@ -124,10 +128,25 @@ def _tensors(bundle: Bundle) -> dict[str, NDArray[Any]]:
         "gate": {} if bundle.gate is None else bundle.gate.tensors(),
         "segments": {} if bundle.segments is None else bundle.segments.tensors(),
         "features": {} if bundle.features is None else bundle.features.tensors(),
+        "completion": _completion(bundle.resolutions),
     }
+    parts |= {f"level.{name_of(level.number)}": level.tensors() for level in bundle.resolutions.coarser}
     for field in fields(SplitSketches):
         parts[f"split.{field.name}"] = getattr(bundle.splits, field.name).tensors()
     return {f"{part}.{name}": array for part, tensors in parts.items() for name, array in tensors.items()}
+
+
+def _completion(resolutions: Resolutions) -> dict[str, NDArray[Any]]:
+    other, weights = resolutions.own_other, resolutions.log_weights
+    found: dict[str, NDArray[Any]] = {} if weights is None else {"log_weights": weights}
+    return found if other is None else {**found, "other_scores": other.scores, "other_log_ranks": other.log_ranks}
+
+
+def _resolution_settings(resolutions: Resolutions) -> dict[str, Any]:
+    slope = None if resolutions.own_other is None else resolutions.own_other.slope
+    levels = [{"name": name_of(level.number), **level.settings()} for level in resolutions.coarser]
+    share = resolutions.usual_coarser
+    return {"own": name_of(resolutions.own), "other_slope": slope, "levels": levels, "usual_coarser": share}
 
 
 def _build(container: Container, source: str) -> Bundle:
@@ -138,6 +157,18 @@ def _build(container: Container, source: str) -> Bundle:
     def part(prefix: str) -> dict[str, NDArray[Any]]:
         start = f"{prefix}."
         return {name.removeprefix(start): a for name, a in container.tensors.items() if name.startswith(start)}
+
+    def resolutions(settings: dict[str, Any]) -> Resolutions:
+        coarser = (
+            Level.from_tensors(number_of(each["name"]), part(f"level.{each['name']}"), each)
+            for each in settings["levels"]
+        )
+        slope, arrays = settings["other_slope"], part("completion")
+        other = None
+        if slope is not None:
+            other = RankTransform(arrays["other_scores"], arrays["other_log_ranks"], float(slope))
+        own, share = number_of(settings["own"]), float(settings["usual_coarser"])
+        return Resolutions(own, tuple(coarser), arrays.get("log_weights"), other, share)
 
     def sketch(name: str) -> RowSketch:
         return RowSketch.from_tensors(part(f"split.{name}"), manifest["splits"][name])
@@ -155,6 +186,7 @@ def _build(container: Container, source: str) -> Bundle:
             splits=SplitSketches(**{field.name: sketch(field.name) for field in fields(SplitSketches)}),
             manifest=manifest,
             gate=None if manifest["gate"] is None else Gate.from_tensors(part("gate"), manifest["gate"]),
+            resolutions=resolutions(manifest["resolutions"]),
             accuracy_model=None if estimate is None else AccuracyModel.from_settings(estimate),
             segments=SegmentCounts(**part("segments")) if part("segments") else None,
             features=RowFeatures(outlier_score.log_ratios.means, **features) if features else None,
@@ -200,19 +232,30 @@ def _check_classes(bundle: Bundle, source: str) -> None:
         problem = f"a stored row has class {highest}, but there are {classes} classes"
     elif rows != scores or bundle.manifest["calibration"].get("n") != scores:
         problem = f"there are {scores} calibration scores of {rows} calibration rows"
+    elif any(level.outlier_score.n_classes != classes or len(level.calibration) != scores for level in bundle.levels):
+        problem = "a resolution has an outlier score of other classes, or a calibration of other rows"
+    elif bundle.resolutions.log_weights is not None and bundle.resolutions.log_weights.shape != (classes, classes):
+        problem = f"rows are completed by weights of shape {bundle.resolutions.log_weights.shape}"
     elif bundle.splits.fit.n == 0:
         problem = "there is no fit row"
-    elif bundle.gate is not None and bundle.gate.outlier is not None and bundle.gate.outlier.n != scores:
-        problem = f"the gate's outlier rule is for {bundle.gate.outlier.n} calibration scores, not for {scores}"
-    elif bundle.gate is not None and bundle.gate.class_limits is not None and len(bundle.gate.class_limits) != classes:
-        problem = f"the gate has limits of {len(bundle.gate.class_limits)} classes, not of {classes}"
-    elif bundle.gate is not None and len(bundle.gate.lowest_by_class) not in (1, classes):
-        problem = f"the gate has thresholds of {len(bundle.gate.lowest_by_class)} classes, not of {classes}"
-    elif bundle.gate is not None and bundle.gate.learned is not None and len(bundle.gate.learned.offsets) != classes:
-        problem = f"the gate's learned score is for {len(bundle.gate.learned.offsets)} classes, not for {classes}"
     else:
-        return
-    raise defect("bundle_parts", source, f"{problem}. {_AGAIN}")
+        gates = () if bundle.gate is None else (bundle.gate, *bundle.gate.levels.values())
+        problem = next((text for gate in gates if (text := _gate_problem(gate, classes, scores))), "")
+    if problem:
+        raise defect("bundle_parts", source, f"{problem}. {_AGAIN}")
+
+
+def _gate_problem(gate: Gate, classes: int, scores: int) -> str:
+    """Why a gate cannot be one of rows of so many classes and of so many calibration scores; empty if it can."""
+    if gate.outlier is not None and gate.outlier.n != scores:
+        return f"the gate's outlier rule is for {gate.outlier.n} calibration scores, not for {scores}"
+    if gate.class_limits is not None and len(gate.class_limits) != classes:
+        return f"the gate has limits of {len(gate.class_limits)} classes, not of {classes}"
+    if len(gate.lowest_by_class) not in (1, classes):
+        return f"the gate has thresholds of {len(gate.lowest_by_class)} classes, not of {classes}"
+    if gate.learned is not None and len(gate.learned.offsets) != classes:
+        return f"the gate's learned score is for {len(gate.learned.offsets)} classes, not for {classes}"
+    return ""
 
 
 def _check_rows(bundle: Bundle, source: str) -> None:

@@ -24,12 +24,14 @@ __all__ = ["MAX_CALIBRATION", "MAX_STEPS", "check_manifest"]
 MAX_STEPS = 100
 """Most Newton steps of a bundle; more than ten change no point."""
 
-MAX_CALIBRATION = MAX_FILE // 14
-"""Most calibration rows: a score of 8 bytes, a class of 2 and a largest probability of 4 for each fill a file."""
+MAX_CALIBRATION = MAX_FILE // 14 // 8
+"""Most calibration rows: a score of 8 bytes, a class of 2 and a largest probability of 4 for each fill a file with
+eight levels."""
 
 _MAX_ROWS = 10**15
 _MAX_TEXT = 100_000
 _MAX_DEPTH = 16
+_MAX_LEVELS = 16
 _MAX_NUMBER = 1e300
 
 
@@ -98,6 +100,19 @@ class _List:
 
 
 @dataclass(frozen=True, slots=True)
+class _Map:
+    """Entries of one kind by any name."""
+
+    of: _Rule
+    longest: int
+
+    def problem(self, value: object) -> str:
+        if not isinstance(value, dict) or len(value) > self.longest:
+            return f" must be an object of at most {self.longest} entries"
+        return next((f".{name[:100]}{text}" for name, each in value.items() if (text := self.of.problem(each))), "")
+
+
+@dataclass(frozen=True, slots=True)
 class _OrNull:
     rule: _Rule
 
@@ -131,7 +146,7 @@ _REGION = _Section(
     {"name": _Text(MAX_NAME, 1), "polygon": _List(_List(_Number(-3e38, 3e38), 2, 2), MAX_CORNERS + 1, 3)},
     {"expires_ms": _integer(0, 2**53)},
 )
-_GATE = _Section(
+_LEVEL_GATE = _Section(
     {
         "outlier": _OrNull(
             _Section(
@@ -183,6 +198,12 @@ _GATE = _Section(
         "sets": _Section({"coverage": _SHARE, "limit": _SIZE, "penalty": _SIZE, "n": _COUNT}),
     },
 )
+_RESOLUTION = _Text(10, 4)
+_GATE = _Section(
+    _LEVEL_GATE.required,
+    {**_LEVEL_GATE.optional, "resolution": _RESOLUTION, "levels": _Map(_LEVEL_GATE, _MAX_LEVELS)},
+)
+_OUTLIER_SCORE = _Section({f"{name}_slope": _SIZE for name in ("gen", "log_ratio", "direction")})
 _PROMISE = _Section(
     {
         "promise": _Text(1_000),
@@ -219,7 +240,18 @@ _MANIFEST = _Section(
             },
             {"columns": _OrNull(_List(_integer(0, MAX_CLASSES - 1), MAX_CLASSES, 2))},
         ),
-        "outlier_score": _Section({f"{name}_slope": _SIZE for name in ("gen", "log_ratio", "direction")}),
+        "outlier_score": _OUTLIER_SCORE,
+        "resolutions": _Section(
+            {
+                "own": _RESOLUTION,
+                "other_slope": _OrNull(_SIZE),
+                "usual_coarser": _SHARE,
+                "levels": _List(
+                    _Section({"name": _RESOLUTION, "outlier_score": _OUTLIER_SCORE, "other_slope": _OrNull(_SIZE)}),
+                    _MAX_LEVELS,
+                ),
+            }
+        ),
         "calibration": _Section({"n": _integer(0, MAX_CALIBRATION)}),
         "splits": _Section(dict.fromkeys(("fit", "calibrate", "test"), _SKETCH)),
         "gate": _OrNull(_GATE),
@@ -304,8 +336,8 @@ def _size_problem(value: object, depth: int) -> str:
 
 def _tensor_problem(tensors: Mapping[str, Any]) -> str:
     """The first tensor that is too large; `container` has compared the shapes with the file."""
-    for name, limits in _SHAPES.items():
-        shape = tensors[name][1] if name in tensors else []
+    for name, (_, shape) in tensors.items():
+        limits = _SHAPES.get(name.split(".", 2)[2] if name.startswith("level.") else name, ())
         if any(length > limit for length, limit in zip(shape, limits, strict=False)):
             return f".tensors.{name} has shape {shape}; the limits are {list(limits)}"
     return ""

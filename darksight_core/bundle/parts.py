@@ -3,6 +3,8 @@
 embed.*         student, network and anchors     kde.*           density of the fit points
 outlier_score.*      outlier score of the fit rows    calibration.*   scores that give p-values
 reference.*     fit points to look at, labelled  probe.*         rows and their scores
+level.<name>.*  outlier score and calibration of a coarser resolution
+completion.*    by what the rest of a row is spread, and the rank of what is no class
 split.<set>.*   sketches of the rows of each set
 gate.*          the learned reject score, if there is one
 segments.*      calibration rows of each segment in cells, if they had tags
@@ -12,13 +14,14 @@ features.*      features of fit and calibration rows, for the witnesses of drift
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from darksight_core.bundle.levels import Level, Resolutions
 from darksight_core.bundle.summary import Facts, as_html, class_list, gate_facts, map_facts, p_value_fact
 from darksight_core.bundle.thumbnail import thumbnail
 from darksight_core.drift.estimate import AccuracyModel
@@ -30,6 +33,7 @@ from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.predictions.sketch import RowSketch
+from darksight_core.rows.resolution import name_of
 from darksight_core.rows.simplex import Floats
 from darksight_core.rows.version import __version__
 from darksight_core.scores.outlier import OutlierScore
@@ -203,6 +207,8 @@ class Bundle:
         JSON values, begun by `make_manifest`; a bundle that was read has all of its file.
     gate
         The policy, whose settings are in the manifest too; see `with_gate`. None until there is one.
+    resolutions
+        Resolution of the fit rows, which the scores above are for, and the coarser levels.
     accuracy_model
         The label-free estimate of accuracy with its back-test; None if the fit had too few labels for one.
     segments
@@ -224,6 +230,7 @@ class Bundle:
     splits: SplitSketches
     manifest: Mapping[str, Any]
     gate: Gate | None = None
+    resolutions: Resolutions = field(default_factory=Resolutions)
     accuracy_model: AccuracyModel | None = None
     segments: SegmentCounts | None = None
     features: RowFeatures | None = None
@@ -234,6 +241,12 @@ class Bundle:
         """The same bundle with another gate and what was proven about it, not yet in a file."""
         manifest = {**self.manifest, "gate": gate.settings(), "certificate": certificate}
         return replace(self, gate=gate, manifest=manifest, version="", path=None)
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """What ranks rows of each resolution, that of the fit rows first."""
+        known = self.resolutions
+        return (Level(known.own, self.outlier_score, self.calibration, known.own_other), *known.coarser)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -263,6 +276,7 @@ class Bundle:
             ("rows", f"{fit:,} to fit, {calibrate:,} to calibrate, {test:,} to test"),
             *map_facts(self.manifest["fidelity"], held_out=calibrate + test),
             p_value_fact(len(self.calibration)),
+            ("resolution", f"fit rows {name_of(self.resolutions.own)}; calibrated for {self.resolutions.names}"),
             *gate_facts(self.gate, self.manifest["certificate"] or {}),
             *(("warning", warning) for warning in self.warnings),
             *([("file", str(self.path))] if self.path else []),

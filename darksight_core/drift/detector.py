@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from darksight_core.drift.row_features import RowFeatures
 from darksight_core.drift.segment_cells import Segment, SegmentCounts
-from darksight_core.drift.urn import Ints
+from darksight_core.drift.urn import Ints, ScoreCells
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.rows.simplex import Floats
 
@@ -46,12 +46,15 @@ class Baseline:
         Calibration rows of each segment in cells; None if the bundle has none. See `segment_cells`.
     features
         Features of fit and calibration rows; None if the bundle has none. See `witnesses`.
+    levels
+        The calibration rows at coarser resolutions, by number.
     """
 
     calibration: Calibration
     class_counts: Ints
     segments: SegmentCounts | None = None
     features: RowFeatures | None = None
+    levels: Mapping[int, Calibration] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +73,8 @@ class RowBatch:
         Three independent uniform numbers of each row, (m, 3); see `row_uniforms`.
     probabilities
         The rows themselves, (m, K), on the simplex; None if they are not known.
+    resolution
+        Number of the resolution at which each row was ranked, (m,); None if all were at that of the fit rows.
     """
 
     scores: Floats
@@ -77,14 +82,36 @@ class RowBatch:
     classes: NDArray[np.integer]
     uniforms: Floats
     probabilities: NDArray[np.floating] | None = None
+    resolution: NDArray[np.integer] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
 
+    def on_scale(self, calibration: Calibration, levels: Mapping[int, Calibration]) -> RowBatch:
+        """The same rows with scores and largest probabilities on the scale of the fit rows.
+
+        A row of a coarser resolution gets the values that have the same ranks among the calibration rows. So rows that
+        only lost digits are no drift.
+
+        Parameters
+        ----------
+        calibration, levels
+            As in `Baseline`.
+        """
+        if self.resolution is None or not np.isin(self.resolution, [*levels]).any():
+            return self
+        scores, top = np.array(self.scores, dtype=np.float64), np.array(self.top, dtype=np.float64)
+        for number, level in levels.items():
+            rows = np.flatnonzero(self.resolution == number)
+            pairs = ((scores, level, calibration, 0), (top, _by_top(level), _by_top(calibration), 1))
+            for values, known, own, column in pairs:
+                values[rows] = _same_rank(values[rows], known, own, self.uniforms[rows, column])
+        return replace(self, scores=scores, top=np.clip(top, 0.0, 1.0), resolution=None)
+
     def take(self, rows: Any) -> RowBatch:
         """Some of the rows."""
-        probs = None if self.probabilities is None else self.probabilities[rows]
-        return RowBatch(self.scores[rows], self.top[rows], self.classes[rows], self.uniforms[rows], probs)
+        probs, resolution = (None if each is None else each[rows] for each in (self.probabilities, self.resolution))
+        return RowBatch(self.scores[rows], self.top[rows], self.classes[rows], self.uniforms[rows], probs, resolution)
 
 
 class Evidence(NamedTuple):
@@ -159,6 +186,23 @@ class Detector(Protocol[State]):
     def decode(self, data: bytes) -> State:
         """Inverse of `encode`; ConfigError if the state is of another bundle or format."""
         ...
+
+
+def _by_top(calibration: Calibration) -> Calibration:
+    """Largest probabilities of calibration rows as scores."""
+    top = np.zeros(len(calibration)) if calibration.top is None else calibration.top
+    return Calibration(np.asarray(top, dtype=np.float64))
+
+
+def _same_rank(values: Floats, known: Calibration, own: Calibration, uniforms: Floats) -> Floats:
+    """Values (m,) in the middle of the gap between own scores that they have the number of among known ones."""
+    gaps = ScoreCells(known).gaps_below(values, uniforms)
+    scores = own.scores
+    middles = np.concatenate(
+        [[2.0 * scores[0] - scores[-1] - 1.0], 0.5 * (scores[1:] + scores[:-1]), [scores[-1] + 1.0]]
+    )
+    found: Floats = middles[gaps]
+    return found
 
 
 def mean_log_evidence(detector: Detector[State], states: Sequence[State]) -> dict[str, float]:

@@ -134,6 +134,7 @@ class SegmentTest:
 
     def cells_of(self, rows: RowBatch) -> Ints:
         """Cells of rows, (m, 3)."""
+        rows = rows.on_scale(self.baseline.calibration, self.baseline.levels)
         return self.cells.cells(rows.scores, rows.top, rows.classes, rows.uniforms)
 
     def _stopped(self, state: BetState) -> float:

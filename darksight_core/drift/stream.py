@@ -89,6 +89,8 @@ class DriftTest:
         Reference rows of each predicted class, (K,).
     level
         Bound on the probability of a false alarm.
+    levels
+        The calibration at coarser resolutions, by number.
 
     >>> rng = np.random.default_rng(0)
     >>> test = DriftTest(Calibration(rng.normal(size=999), top=rng.random(999)), np.array([500, 500]))
@@ -109,6 +111,7 @@ class DriftTest:
     calibration: Calibration
     class_counts: Ints
     level: float = 0.01
+    levels: Mapping[int, Calibration] = field(default_factory=dict)
     _cells: tuple[ScoreCells, ScoreCells] = field(init=False)
     _bets: tuple[Bets, Bets, Bets] = field(init=False)
 
@@ -125,7 +128,7 @@ class DriftTest:
     @classmethod
     def of(cls, baseline: Baseline) -> DriftTest:
         """The test of a bundle."""
-        return cls(baseline.calibration, baseline.class_counts)
+        return cls(baseline.calibration, baseline.class_counts, levels=baseline.levels)
 
     @property
     def threshold(self) -> float:
@@ -143,7 +146,7 @@ class DriftTest:
     def follow(self, state: DriftState, rows: RowBatch) -> tuple[DriftState, Floats]:
         """The state after more rows, and the log evidence of each kind after each of them, (m, 3)."""
         is_known = (rows.classes >= 0) & (rows.classes < len(self.class_counts))
-        known = rows if is_known.all() else rows.take(is_known)
+        known = (rows if is_known.all() else rows.take(is_known)).on_scale(self.calibration, self.levels)
         found = (
             self._cells[0].cells(known.scores, known.uniforms[:, 0]),
             self._cells[1].cells(log_odds(known.top), known.uniforms[:, 1]),

@@ -65,10 +65,15 @@ class ScoreCells:
 
     def cells(self, scores: ArrayLike, uniforms: Floats) -> Ints:
         """Cell of each score (m,); the uniform numbers (m,) break ties."""
+        return np.searchsorted(self.edges, self.gaps_below(scores, uniforms), side="right")
+
+    def gaps_below(self, scores: ArrayLike, uniforms: Floats) -> Ints:
+        """Number of gaps below that of each score (m,)."""
         values = np.asarray(scores, dtype=np.float64)
         below = np.searchsorted(self._raised, values, side="left")
         ties = np.searchsorted(self.calibration.ranked, values, side="right") - below
-        return np.searchsorted(self.edges, below + (uniforms * (ties + 1)).astype(np.int64), side="right")
+        found: Ints = below + (uniforms * (ties + 1)).astype(np.int64)
+        return found
 
 
 def log_odds(top: ArrayLike) -> Floats:

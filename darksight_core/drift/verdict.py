@@ -56,12 +56,16 @@ _ALL_BETWEEN, _SOME_BETWEEN = 0.875, 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Window:
-    """Rows of a window, (m,) each: p-value and value of the outlier score, predicted class, largest probability."""
+    """Rows of a window, (m,) each: p-value and value of the outlier score, predicted class, largest probability.
+
+    `resolution` is the number of the resolution of each, None if it is not known.
+    """
 
     p_values: Floats
     scores: Floats
     classes: NDArray[np.integer]
     confidence: Floats
+    resolution: NDArray[np.integer] | None = None
 
     def __post_init__(self) -> None:
         lengths = {len(each) for each in (self.p_values, self.scores, self.classes, self.confidence)}

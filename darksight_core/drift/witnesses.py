@@ -17,7 +17,7 @@ sum: the evidence is one e-process. Evidence is added over witnesses and never m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import ClassVar
@@ -48,6 +48,8 @@ _RIDGE = 0.02
 _ALL_ROWS = 100
 # Noise that breaks ties, in standard deviations of v·φ: equal rows must not be told apart by rounding.
 _NOISE = 1e-3
+# Share of rows of coarser resolutions above which rows that came together are left out.
+_COARSE = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,6 +136,8 @@ class WitnessTest:
         Of the bundle.
     level
         Bound on the probability of a false alarm of this test and of `DriftTest` together.
+    left_out
+        Numbers of resolutions coarser than that of the fit rows, whose rows this test does not look at.
     """
 
     name: ClassVar[str] = "witnesses"
@@ -142,6 +146,7 @@ class WitnessTest:
 
     features: RowFeatures
     level: float = 0.01
+    left_out: Collection[int] = ()
     _precision: Floats = field(init=False)
     _noise: Floats = field(init=False)
     _ends: NDArray[np.int64] = field(init=False)
@@ -161,7 +166,7 @@ class WitnessTest:
         """The test of a bundle."""
         if baseline.features is None:
             raise ConfigError("the bundle has no rows for the witnesses of drift; fit it again")
-        return cls(baseline.features)
+        return cls(baseline.features, left_out=[*baseline.levels])
 
     @property
     def threshold(self) -> float:
@@ -176,6 +181,12 @@ class WitnessTest:
 
     def update(self, state: WitnessState, rows: RowBatch) -> WitnessState:
         """The state after more rows; without their probabilities it is the same."""
+        if rows.resolution is not None:
+            is_coarse = np.isin(rows.resolution, [*self.left_out])
+            # The few rows of a rounded stream that look full are its undecided ones, which do not stand for it.
+            if is_coarse.sum() > _COARSE * len(rows):
+                return state
+            rows = rows.take(~is_coarse)
         probs = rows.probabilities
         if probs is None:
             return state

@@ -16,10 +16,14 @@ from darksight_core.drift.detector import Baseline, Evidence, RowBatch
 from darksight_core.drift.detectors import make_detectors
 from darksight_core.drift.estimate import COVERAGE
 from darksight_core.drift.verdict import Verdict, Window, classify
+from darksight_core.rows.resolution import name_of
 from darksight_core.rows.schema import ScoredBatch
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["DriftReport", "WindowReport", "baseline_of", "report_drift", "report_window", "row_batch"]
+__all__ = ["DriftReport", "WindowReport", "baseline_of", "report_drift", "report_window", "row_batch", "window_of"]
+
+# Share of rows of another resolution, above that of the calibration rows, from which it is a finding.
+_PRECISION = 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,12 +37,16 @@ class WindowReport:
         labels of every class nor probabilities of its reference rows.
     class_names
         Names of the classes.
+    precision
+        That the rows have other digits than the fit rows, in words; empty if they have not. It is no drift: such rows
+        are compared with calibration rows of their resolution.
     """
 
     verdict: Verdict
     class_shares: ClassShares | None
     accuracy: Accuracy
     class_names: tuple[str, ...]
+    precision: str
 
     def as_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -47,6 +55,7 @@ class WindowReport:
         return {
             "verdict": self.verdict.kind,
             "reason": self.verdict.reason,
+            "precision": self.precision,
             "changed_classes": {
                 self.class_names[k]: residual
                 for k, residual in zip(self.verdict.classes, self.verdict.residuals, strict=True)
@@ -116,13 +125,14 @@ class DriftReport(WindowReport):
 
 def baseline_of(bundle: Bundle) -> Baseline:
     """What detectors compare rows of a bundle with."""
-    return Baseline(bundle.calibration, _class_counts(bundle), bundle.segments, bundle.features)
+    levels = {level.number: level.calibration for level in bundle.resolutions.coarser}
+    return Baseline(bundle.calibration, _class_counts(bundle), bundle.segments, bundle.features, levels)
 
 
 def row_batch(scored: ScoredBatch, probs: NDArray[np.floating], seed: int = 0) -> RowBatch:
     """Rows (n, K) for a detector, with uniform numbers of a seed."""
     uniforms = np.random.default_rng(seed).random((len(scored.outlier_score), 3))
-    return RowBatch(scored.outlier_score, scored.top, scored.predicted, uniforms, probs)
+    return RowBatch(scored.outlier_score, scored.top, scored.predicted, uniforms, probs, scored.resolution)
 
 
 def report_drift(
@@ -162,7 +172,7 @@ def report_drift(
     window = report_window(
         bundle,
         probs[rows].astype(np.float64),
-        Window(scored.p_value[rows], scored.outlier_score[rows], scored.predicted[rows], scored.top[rows]),
+        window_of(bundle, scored.p_value[rows], batch.take(rows)),
         alarms=alarms,
         words=words,
         level=level,
@@ -172,12 +182,20 @@ def report_drift(
         window.class_shares,
         window.accuracy,
         window.class_names,
+        window.precision,
         rows=len(probs),
         evidence=evidence,
         threshold=tests[0].threshold,
         alarm_row=alarm_row,
         since_row=since_row,
     )
+
+
+def window_of(bundle: Bundle, p_values: Floats, rows: RowBatch) -> Window:
+    """A window of rows in order of arrival, on the scale of the fit rows."""
+    baseline = baseline_of(bundle)
+    on_scale = rows.on_scale(baseline.calibration, baseline.levels)
+    return Window(p_values, on_scale.scores, rows.classes, on_scale.top, rows.resolution)
 
 
 def report_window(
@@ -211,7 +229,23 @@ def report_window(
     shares, accuracy = _class_shares(bundle, probs, window), _estimated_accuracy(bundle, probs, window, verdict)
     if shares is not None and not alarms:
         shares = replace(shares, is_changed=np.zeros_like(shares.is_changed))
-    return WindowReport(verdict, shares, accuracy, bundle.class_names)
+    return WindowReport(verdict, shares, accuracy, bundle.class_names, _precision(bundle, window))
+
+
+def _precision(bundle: Bundle, window: Window) -> str:
+    """Which other resolutions the rows of a window have, if many more of them than of the calibration rows have."""
+    known = bundle.resolutions
+    if window.resolution is None:
+        return ""
+    numbers, counts = np.unique(window.resolution[window.resolution != known.own], return_counts=True)
+    share = float(counts.sum()) / len(window.resolution)
+    if share <= known.usual_coarser + _PRECISION:
+        return ""
+    names = ", ".join(name_of(int(numbers[k])) for k in np.argsort(-counts, kind="stable"))
+    return (
+        f"precision changed: {share:.0%} of {len(window.resolution)} rows have resolution {names}, "
+        f"{known.usual_coarser:.0%} of the calibration rows; the fit rows are {name_of(known.own)}"
+    )
 
 
 def _class_counts(bundle: Bundle) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ class FitReport:
     largest coordinate of a point.
     `kl_sym`, `acc_teacher` and `acc_ground` are of the map on its fit rows; `heldout` of the served scorer on rows
     that no step has fitted; `refinement` lists their KL_sym after each Newton step. `warnings` say what the rows do not
-    allow; see `fit.warnings`.
+    allow; see `fit.warnings`. `resolution` is that of the rows, and `levels` those that the bundle is calibrated for.
     """
 
     kl_sym: float
@@ -66,6 +66,8 @@ class FitReport:
     bound: float
     reference: Reference
     warnings: tuple[str, ...] = ()
+    resolution: str = "full"
+    levels: str = "full"
 
     def as_dict(self) -> dict[str, object]:
         """Plain JSON values."""
@@ -82,6 +84,8 @@ class FitReport:
             "bundle": str(self.bundle),
             "version": self.version,
             "warnings": list(self.warnings),
+            "resolution": self.resolution,
+            "levels": self.levels.split(", "),
         }
 
 

@@ -27,6 +27,7 @@ from darksight_core.fit.options import FitOptions
 from darksight_core.fit.pipeline import fit_bundle
 from darksight_core.fit.sample import Sample, draw_sample
 from darksight_core.predictions import Dataset, Predictions, find_files, mixed_labels
+from darksight_core.rows.resolution import finest
 from darksight_core.rows.version import __version__
 
 __all__ = ["checkpoint_folder", "launch", "run_fit"]
@@ -63,6 +64,7 @@ def run_fit(options: FitOptions, report: Report = silent) -> FitReport | None:
             columns=columns,
             shares=rows.shares(),
             refine_steps=bundle.refine_steps,
+            top_k=bundle.tops(),
             overwrite=bundle.overwrite,
             sample=sample,
             context=FitContext(shard, checkpoints, report),
@@ -129,10 +131,11 @@ def _rows(
     if options.rows.sample is None:
         return _alike(dataset.read(own, progress=progress), dataset, group), Shard(group, own, len(dataset)), None
     like = _alike(dataset.read(range(own.start, min(own.start + 1, own.stop))), dataset, group)
-    nothing = like.take(np.empty(0, dtype=np.int64))
+    nothing, found = like.take(np.empty(0, dtype=np.int64)), set[int]()
 
     def chunks() -> Iterator[tuple[int, Predictions]]:
         for start, chunk in dataset.chunks(own, _CHUNK_ROWS):
+            found.add(chunk.resolution)
             yield start, chunk
             progress(start + len(chunk) - own.start, len(own))
 
@@ -145,6 +148,7 @@ def _rows(
         like=nothing,
         group=group,
     )
+    drawn = replace(drawn, resolution=finest(group.gather(np.array([*found], dtype=np.int64)).tolist()))
     shard = Shard(group, assign_blocks(len(drawn), group.rank, group.size), len(drawn))
     mine = drawn if group.size == 1 else drawn.take(np.arange(shard.rows.start, shard.rows.stop))
     return mine, shard, sample
@@ -171,5 +175,6 @@ def _identity(options: FitOptions, dataset: Dataset, columns: tuple[int, ...] | 
         "split": list(options.rows.shares()),
         "sample": options.rows.sample,
         "refine_steps": options.bundle.refine_steps,
+        "top_k": options.bundle.top_k,
         "logits": options.rows.logits,
     }

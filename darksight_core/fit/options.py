@@ -79,6 +79,9 @@ class BundleOptions:
         Replace an existing file.
     refine_steps
         Newton steps that the bundle uses to place new rows.
+    top_k
+        Numbers of most probable classes, separated by commas, by which rows to score may be known. Rows of FILE that
+        are known so need no such option.
     resume
         Continue an interrupted fit from its last checkpoint.
     """
@@ -86,7 +89,15 @@ class BundleOptions:
     out: Path | None = None
     overwrite: bool = False
     refine_steps: int = 5
+    top_k: str | None = None
     resume: bool = False
+
+    def tops(self) -> tuple[int, ...]:
+        """Numbers of most probable classes."""
+        try:
+            return tuple(int(part) for part in (self.top_k or "").split(",") if part)
+        except ValueError:
+            raise ConfigError(f"--top-k is {self.top_k!r}; it must be numbers such as 5 or 5,20") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from darksight_core.bundle import (
     refuse_existing,
     write_bundle,
 )
+from darksight_core.bundle.levels import Resolutions, Rows
 from darksight_core.drift.estimate import fit_accuracy_model
 from darksight_core.drift.row_features import RowFeatures
 from darksight_core.drift.segment_cells import SegmentCells, SegmentCounts, tag_hashes
@@ -44,6 +45,7 @@ from darksight_core.fit.context import FitContext
 from darksight_core.fit.distributed.process_group import Arrays
 from darksight_core.fit.distributed.shards import RowSet
 from darksight_core.fit.figures import FitReport, Measurements, StageFigures
+from darksight_core.fit.levels import fit_levels, resolve_rows
 from darksight_core.fit.map.fitting import MapFit, decide_map, draw_core, entropies, place_rows
 from darksight_core.fit.network.config import DistilConfig
 from darksight_core.fit.network.distil import Distilled, distil
@@ -51,15 +53,16 @@ from darksight_core.fit.network.training_rows import TrainingRows
 from darksight_core.fit.probes import make_probes, spread_by_confidence
 from darksight_core.fit.sample import Sample
 from darksight_core.fit.warnings import RowFacts, fit_warnings
-from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
 from darksight_core.map.placement import Embedder
 from darksight_core.map.student import Student
 from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.predictions.split import Split, make_split
+from darksight_core.rows.partial import TopRows
+from darksight_core.rows.resolution import name_of
 from darksight_core.rows.simplex import Floats, largest_probs, log_probs, log_softmax, temper
-from darksight_core.scores.outlier import OutlierScore, draw_known
+from darksight_core.scores.outlier import draw_known
 
 __all__ = ["fit_bundle"]
 
@@ -80,6 +83,7 @@ def fit_bundle(
     columns: Sequence[int] | None = None,
     shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
     refine_steps: int = 5,
+    top_k: Sequence[int] = (),
     overwrite: bool = False,
     sample: Sample | None = None,
     context: FitContext | None = None,
@@ -100,6 +104,8 @@ def fit_bundle(
         Shares of fit, calibration and test rows.
     refine_steps
         Newton steps when new rows are placed.
+    top_k
+        Numbers of most probable classes that rows to score may be known by, besides what the rows given here have.
     overwrite
         Whether an existing bundle may be replaced.
     sample
@@ -116,7 +122,8 @@ def fit_bundle(
     distil_config = replace(distil_config or DistilConfig(), seed=config.seed, device=config.device)
     split = make_split(context.shard.total, config.seed, shares) if sample is None else sample.split
     _check_split(split)
-    fit = _Fit(predictions, columns, split, sample, config, distil_config, context)
+    resolutions, at_own = resolve_rows(predictions, top_k, context.group, split.fit)
+    fit = _Fit(at_own, predictions, resolutions, top_k, columns, split, sample, config, distil_config, context)
 
     fitted, training_rows = fit.map()
     distilled, embedder = fit.network(fitted, training_rows, refine_steps)
@@ -125,7 +132,8 @@ def fit_bundle(
     figures = fit.figures(fitted, embedder, served)
     reference = fit.reference(served)
     manifest = fit.manifest(shares, figures, distilled)
-    version, warnings = fit.write(out, embedder, kde, reference, manifest, figures.as_served, overwrite=overwrite)
+    written = fit.write(out, embedder, kde, reference, manifest, figures.as_served, overwrite=overwrite)
+    version, warnings, levels = written
     context.checkpoints.done()
 
     last = figures.stages[-1]
@@ -150,6 +158,8 @@ def fit_bundle(
         bound=embedder.bound,
         reference=reference,
         warnings=warnings,
+        resolution=name_of(resolutions.own),
+        levels=levels,
     )
 
 
@@ -183,11 +193,15 @@ class _Figures(NamedTuple):
 class _Fit:
     """The steps of one fit, in order; each is the same on every process.
 
-    `fit` are the fit rows. `uniform` are those of them that were drawn uniformly: they alone describe how dense and how
-    usual a place is, while rows drawn by entropy help to decide where it is.
+    `predictions` are at the resolution of the fit rows, `given` as they came. `fit` are the fit rows. `uniform` are
+    those of them that were drawn uniformly: they alone describe how dense and how usual a place is, while rows drawn by
+    entropy help to decide where it is.
     """
 
     predictions: Predictions
+    given: Predictions
+    resolutions: Resolutions
+    top_k: Sequence[int]
     columns: Sequence[int] | None
     split: Split
     sample: Sample | None
@@ -341,8 +355,11 @@ class _Fit:
         as_served: Fidelity,
         *,
         overwrite: bool,
-    ) -> tuple[str, tuple[str, ...]]:
-        """Fit the outlier score, calibrate it and write the bundle on the first process; its version and warnings."""
+    ) -> tuple[str, tuple[str, ...], str]:
+        """Fit the outlier scores, calibrate them and write the bundle on the first process.
+
+        Returns its version, warnings and the names of its levels.
+        """
         group, probs, uniform = self.context.group, self.predictions.probs, self.uniform
         drawn = draw_known(uniform.total, self.config.seed)
         known = uniform.pick(probs[uniform.own], drawn)
@@ -350,7 +367,7 @@ class _Fit:
         labels = np.full(len(probs), -1) if self.predictions.labels is None else self.predictions.labels
         known_labels = uniform.pick(labels[uniform.own], drawn)
         held_labels = group.pick(labels, self.context.shard.rows.start, self.split.calibrate)
-        hashes = group.gather(self.predictions.row_hashes())
+        hashes = group.gather(self.given.row_hashes())
         calibrate = self.context.shard.select(self.split.calibrate)
         held_tags = calibrate.gather(tag_hashes(self.predictions.tags, calibrate.own))
         own = probs[uniform.own]
@@ -358,12 +375,15 @@ class _Fit:
         # Rows drawn by entropy would look like a leak: equal rows among them are not spread by chance.
         sketched = (uniform.numbers, self.split.calibrate, self.split.test)
         splits = SplitSketches(*(RowSketch.of(hashes[rows]) for rows in sketched))
-        facts = RowFacts.of(own, splits.fit.n_distinct, uniform.gather)
+        facts = RowFacts.of(self.given.probs[uniform.own], splits.fit.n_distinct, uniform.gather)
+        rows: tuple[Rows, Rows] = known, held
+        if self.given.top is not None:
+            rows = self.given.top.take(uniform.numbers[drawn]), self.given.top.take(self.split.calibrate)
 
         def make() -> Arrays:
-            outlier_score = OutlierScore.fit(log_probs(known))
-            scores = outlier_score.score(log_probs(held))
-            calibration = Calibration(scores, held.argmax(axis=1), largest_probs(held))
+            level, resolutions = fit_levels(self.resolutions, (known, held), rows, self.top_k)
+            outlier_score, calibration = level.outlier_score, level.calibration
+            scores = level.score(log_probs(held), rows[1].other if isinstance(rows[1], TopRows) else None)
             segments = None
             if held_tags.any():
                 cells = SegmentCells(calibration, np.bincount(reference.predicted, minlength=embedder.n_inputs))
@@ -386,6 +406,7 @@ class _Fit:
                 probes=make_probes(embedder, kde, outlier_score, probe_rows).ranked(calibration),
                 splits=splits,
                 manifest={**manifest, "warnings": list(warnings)},
+                resolutions=resolutions,
                 accuracy_model=accuracy_model,
                 segments=segments,
                 features=RowFeatures.fit(log_probs(known), log_probs(held), outlier_score.log_ratios.means)
@@ -393,10 +414,11 @@ class _Fit:
                 else None,
             )
             texts = {"version": write_bundle(out, bundle, overwrite=overwrite), "warnings": json.dumps(warnings)}
+            texts["levels"] = resolutions.names
             return {name: np.frombuffer(text.encode(), dtype=np.uint8) for name, text in texts.items()}
 
         made = {name: text.tobytes().decode() for name, text in group.broadcast(make).items()}
-        return made["version"], tuple(json.loads(made["warnings"]))
+        return made["version"], tuple(json.loads(made["warnings"])), made["levels"]
 
     def _tempered(self, rows: RowSet) -> NDArray[np.float32]:
         """Rows (n, K) of a set that this process has, at the map's temperature."""

@@ -23,6 +23,8 @@ an accuracy, two thresholds are certified: of max-softmax on all rows with δ_1 
 With `by`, each value of a tag whose rows support the target has a threshold of its own, with `per_class` each predicted
 class (`segment_certificate`). An accuracy is then certified for max-softmax unless a score is given.
 
+Rows are certified at their resolution, and made coarser at each coarser one that the bundle has (`certify_levels`).
+
 A target that the rows do not support is infeasible: the gate then lacks that rule, and the certificate says how many
 labels would be needed and which target they would support (`attainable`).
 """
@@ -30,6 +32,7 @@ labels would be needed and which target they would support (`attainable`).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -52,13 +55,24 @@ from darksight_core.guarantees.thresholds import (
     threshold_by_coverage,
     threshold_by_joint_risk,
 )
+from darksight_core.rows.resolution import name_of
 from darksight_core.rows.schema import Reason, ScoredBatch
 from darksight_core.rows.simplex import Floats
 from darksight_core.scores.choice import ScoreChoice, choose_score
+from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import MIN_ROWS, Learned, densities_of
 from darksight_core.scores.registry import REJECT_SCORES, map_scores, row_scores
 
-__all__ = ["CHOICE_ROWS", "CHOICE_SHARE", "PROMISES", "Certification", "Targets", "candidates", "certify"]
+__all__ = [
+    "CHOICE_ROWS",
+    "CHOICE_SHARE",
+    "PROMISES",
+    "Certification",
+    "Targets",
+    "candidates",
+    "certify",
+    "certify_levels",
+]
 
 Bools: TypeAlias = NDArray[np.bool_]
 
@@ -265,6 +279,38 @@ def certify(
     return Certification(gate, certificate, None if found is None else found.choice, _effect(certifying, decided))
 
 
+def certify_levels(
+    rows: Mapping[int, ScoredPredictions], targets: Targets, calibrations: Mapping[int, Calibration], *, by_class: bool
+) -> Certification:
+    """The gate of rows of one resolution, and with it those of coarser ones, each certified by the same rows.
+
+    A coarser resolution for which a target is not feasible has no gate, and its rows are ranked at another level.
+
+    Parameters
+    ----------
+    rows
+        The same rows at each resolution, by number, the finest first; see `Scorer.by_resolution`.
+    targets
+        What to guarantee, at each resolution by itself.
+    calibrations
+        Calibration of each resolution.
+    by_class
+        Whether the outlier rule is within each predicted class.
+    """
+    found = {
+        number: certify(each, targets, len(calibrations[number]), calibrations[number] if by_class else None)
+        for number, each in rows.items()
+    }
+    (own, first), *others = found.items()
+    levels = {number: each.gate for number, each in others if each.feasible or not first.feasible}
+    resolutions = {"resolution": name_of(own), "levels": [name_of(number) for number in levels]}
+    return replace(
+        first,
+        gate=replace(first.gate, resolution=own, levels=levels),
+        certificate={**first.certificate, **resolutions},
+    )
+
+
 def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
     """Reject scores that `auto` chooses from, (n,) each; the learned one is cross-fitted.
 
@@ -275,6 +321,9 @@ def candidates(rows: ScoredPredictions, *, seed: int = 0) -> dict[str, Floats]:
     seed
         Seed of the folds.
     """
+    if rows.other is not None and rows.other.any():
+        # The other scores do not know what is no class.
+        return {"msp": msp(rows.log_pi, rows.other)}
     computed = row_scores(rows.log_pi) | map_scores(rows.scores)
     found = {name: scores for name, scores in computed.items() if np.isfinite(scores).all()}
     if len(rows) >= 2 * MIN_ROWS and rows.errors is not None:
@@ -452,7 +501,7 @@ def _threshold_by_coverage(confidence: Floats, flagged: Bools, coverage: float, 
 
 
 def _confidence(gate: Gate, rows: ScoredPredictions) -> Floats:
-    return gate.reject_scores(rows.log_pi, rows.scores, logits=rows.logits)
+    return gate.reject_scores(rows.log_pi, rows.scores, logits=rows.logits, other=rows.other)
 
 
 def _flags(gate: Gate, rows: ScoredPredictions) -> Bools:
@@ -506,7 +555,7 @@ def _reject_part(found: _RejectRule) -> dict[str, Any]:
 
 def _decided(gate: Gate, rows: ScoredPredictions) -> ScoredBatch:
     segments = None if rows.segments is None else rows.segments.tolist()
-    return gate.decide(rows.log_pi, rows.scores, logits=rows.logits, segments=segments)
+    return gate.decide(rows.log_pi, rows.scores, logits=rows.logits, segments=segments, other=rows.other)
 
 
 def _observed(rows: ScoredPredictions, decided: ScoredBatch) -> dict[str, Any]:

@@ -17,6 +17,9 @@ within that class.
 
 With `segments` the threshold of a row depends on the value of one of its tags.
 
+A gate that labelled rows have certified has a `resolution`, theirs, and in `levels` a gate for each coarser one: the
+same rows, made coarser, have certified it. `at_level` chooses.
+
 With `fail_open` the rule UNSCORED does not reject: such a row is accepted, unless it is inside a region, and its reason
 still says UNSCORED.
 
@@ -31,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,8 +46,10 @@ from darksight_core.guarantees.conformal import Cutoff
 from darksight_core.guarantees.prediction_sets import PredictionSets
 from darksight_core.guarantees.risk_curve import lowest_accepted
 from darksight_core.map.regions import MAX_ENFORCED_CORNERS, Region, inside_any
+from darksight_core.rows.resolution import name_of, number_of
 from darksight_core.rows.schema import Decision, Reason, ScoredBatch
 from darksight_core.rows.simplex import Floats
+from darksight_core.scores.confidence import msp
 from darksight_core.scores.learned import Learned, densities_of
 from darksight_core.scores.registry import REJECT_SCORES, SCORES
 
@@ -109,6 +114,10 @@ class Gate:
         Prediction sets of rows that are rejected for one of `SET_REASONS`; None for no sets.
     class_thresholds
         Threshold of each predicted class, (K,), instead of `threshold`; excludes `segments`.
+    resolution
+        Number of the resolution of the rows that certified the gate; None for a gate of rows of any.
+    levels
+        Gates that the same rows, made coarser, have certified for other resolutions, by number.
     """
 
     outlier: Cutoff | None = None
@@ -121,6 +130,8 @@ class Gate:
     class_limits: Floats | None = None
     sets: PredictionSets | None = None
     class_thresholds: Floats | None = None
+    resolution: int | None = None
+    levels: Mapping[int, Gate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.reject_score not in (None, *REJECT_SCORES):
@@ -151,6 +162,30 @@ class Gate:
             raise ConfigError(f"rank of the outlier rule is {self.outlier.rank}; it must be from 1 to {self.outlier.n}")
 
     @property
+    def certified_levels(self) -> tuple[int, ...]:
+        """Numbers of the resolutions that the gate is for; none if it is for all."""
+        return () if self.resolution is None else (self.resolution, *self.levels)
+
+    def at_level(self, number: int) -> Gate | None:
+        """The gate of rows of a resolution, with the outlier level, regions and options of this one.
+
+        None if rows of this resolution have certified no threshold.
+        """
+        if self.resolution in (None, number):
+            return self
+        own = self.levels.get(number)
+        if own is None:
+            return None
+        return replace(
+            own,
+            outlier=self.outlier,
+            class_limits=None if self.class_limits is None else own.class_limits,
+            fail_open=self.fail_open,
+            regions=self.regions,
+            sets=None if self.sets is None else own.sets,
+        )
+
+    @property
     def lowest_accepted(self) -> float:
         """The reject score below which rows are rejected: the threshold, less a tie."""
         return float(lowest_accepted(self.threshold))
@@ -165,11 +200,17 @@ class Gate:
         """Whether the reject score is computed from the logits of a row."""
         return self.reject_score is not None and SCORES[self.reject_score].needs == "logits"
 
-    def reject_scores(self, log_pi: Floats, scores: ScoredBatch, *, logits: Floats | None = None) -> Floats:
+    def reject_scores(
+        self, log_pi: Floats, scores: ScoredBatch, *, logits: Floats | None = None, other: Floats | None = None
+    ) -> Floats:
         """The score that is compared with `threshold`, (n,); parameters as in `decide`."""
         name = self.reject_score
         if name is None:
             raise ConfigError("the gate has no reject score")
+        if other is not None and name == "msp":
+            return msp(log_pi, other)
+        if other is not None and other.any():
+            raise ConfigError(f"the reject score {name} cannot rank rows with tokens that are no class; use msp")
         if self.learned is not None:
             return self.learned.log_odds(log_pi, **densities_of(scores))
         score = SCORES[name]
@@ -185,6 +226,7 @@ class Gate:
         *,
         logits: Floats | None = None,
         segments: Sequence[str] | None = None,
+        other: Floats | None = None,
     ) -> ScoredBatch:
         """The same rows with confidence, decision and reason.
 
@@ -198,6 +240,8 @@ class Gate:
             (n, K), read if the gate `needs_logits`.
         segments
             Value of the tag by which thresholds differ, for each row; None if no row has it.
+        other
+            Probability of what is no class, (n,); None if rows have none.
         """
         unscored, confidence = np.isnan(scores.p_value), np.full(len(scores), np.nan)
         applies = {Reason.INVALID: ~scores.valid, Reason.UNSCORED: unscored}
@@ -205,7 +249,7 @@ class Gate:
             applies[Reason.OUTLIER] = self.outlier_flags(scores)
         if self.reject_score is not None:
             with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-                found = self.reject_scores(log_pi, scores, logits=logits)
+                found = self.reject_scores(log_pi, scores, logits=logits, other=other)
             np.copyto(confidence, found, where=scores.valid)
             unscored |= np.isnan(confidence)
             applies[Reason.LOW_CONFIDENCE] = confidence < self.lowest(scores.predicted, segments)
@@ -283,8 +327,11 @@ class Gate:
         return self if len(left) == len(self.regions) else replace(self, regions=left)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
-        """Arrays of the learned score by name; empty without one."""
-        return {} if self.learned is None else self.learned.tensors()
+        """Arrays of the learned scores by name; empty without one."""
+        found = {} if self.learned is None else self.learned.tensors()
+        for number, gate in self.levels.items():
+            found |= {f"{name_of(number)}.{name}": array for name, array in gate.tensors().items()}
+        return found
 
     def settings(self) -> dict[str, Any]:
         """Everything that is not an array, as JSON values; an infinite threshold is a string that float() reads."""
@@ -317,6 +364,8 @@ class Gate:
             "fail_open": self.fail_open,
             **regions,
             **sets,
+            **({} if self.resolution is None else {"resolution": name_of(self.resolution)}),
+            **({} if not self.levels else {"levels": {name_of(n): gate.settings() for n, gate in self.levels.items()}}),
         }
 
     @classmethod
@@ -338,8 +387,18 @@ class Gate:
             sets = None if "sets" not in settings else PredictionSets.from_settings(settings["sets"])
             listed = None if outlier is None else outlier.get("class_limits")
             limits = None if listed is None else np.array(listed, dtype=np.float64)
+            own = number_of(settings["resolution"]) if "resolution" in settings else None
+            levels = {
+                number_of(name): cls.from_tensors(
+                    {key.removeprefix(f"{name}."): each for key, each in tensors.items() if key.startswith(f"{name}.")},
+                    given,
+                )
+                for name, given in settings.get("levels", {}).items()
+            }
+            gate = cls(cutoff, None, fail_open=fail_open, regions=regions, class_limits=limits, sets=sets)
+            gate = replace(gate, resolution=own, levels=levels)
             if reject is None:
-                return cls(outlier=cutoff, fail_open=fail_open, regions=regions, class_limits=limits, sets=sets)
+                return gate
             table, by_class = reject.get("segments"), reject.get("class_thresholds")
             if reject["rule"] != _rule_text(table, by_class):
                 raise ConfigError(f"the gate was certified for the rule {reject['rule']!r}; calibrate the bundle again")
@@ -347,8 +406,14 @@ class Gate:
             segments = None if table is None else SegmentThresholds.from_settings(table)
             threshold = float(reject["threshold"])
             thresholds = None if by_class is None else np.array([float(each) for each in by_class])
-            score = reject["score"]
-            return cls(cutoff, score, threshold, learned, fail_open, regions, segments, limits, sets, thresholds)
+            return replace(
+                gate,
+                reject_score=reject["score"],
+                threshold=threshold,
+                learned=learned,
+                segments=segments,
+                class_thresholds=thresholds,
+            )
         except KeyError as missing:
             raise ConfigError(f"the gate has no setting {missing}") from None
 

@@ -36,6 +36,8 @@ class ScoredPredictions:
         (n, K); None without logits.
     segments
         Value of a tag, (n,), empty for a row without it; None if rows are not divided.
+    other
+        Probability of what is no class, (n,); None if rows have none.
     """
 
     log_pi: Floats
@@ -45,16 +47,32 @@ class ScoredPredictions:
     labels: NDArray[np.int64] | None
     logits: Floats | None
     segments: NDArray[np.str_] | None = None
+    other: Floats | None = None
 
     @classmethod
     def of(
-        cls, predictions: Predictions, scores: ScoredBatch, segments: NDArray[np.str_] | None = None
+        cls,
+        predictions: Predictions,
+        scores: ScoredBatch,
+        segments: NDArray[np.str_] | None = None,
+        *,
+        probs: NDArray[np.floating] | None = None,
+        other: Floats | None = None,
     ) -> ScoredPredictions:
-        """Predictions and their scores, and the value of a tag for each of them."""
-        errors = None if predictions.labels is None else predictions.probs.argmax(axis=1) != predictions.labels
+        """Predictions and their scores, and the value of a tag for each of them.
+
+        Parameters
+        ----------
+        predictions, scores, segments
+            The n rows.
+        probs, other
+            The rows (n, K) at the resolution at which they were scored; by default as they are.
+        """
+        probs = predictions.probs if probs is None else probs
+        errors = None if predictions.labels is None else probs.argmax(axis=1) != predictions.labels
         logits = None if predictions.logits is None else predictions.logits.astype(np.float64)
-        log_pi = log_probs(predictions.probs)
-        return cls(log_pi, scores, errors, predictions.row_hashes(), predictions.labels, logits, segments)
+        hashes = predictions.row_hashes()
+        return cls(log_probs(probs), scores, errors, hashes, predictions.labels, logits, segments, other)
 
     def __len__(self) -> int:
         return len(self.log_pi)
@@ -69,6 +87,7 @@ class ScoredPredictions:
             None if self.labels is None else self.labels[rows],
             None if self.logits is None else self.logits[rows],
             None if self.segments is None else self.segments[rows],
+            None if self.other is None else self.other[rows],
         )
 
     def fingerprint(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@ beside the result.
 
 A row of probabilities becomes float32. Entries down to `-CLIP` count as rounding and become zero; a sum that differs
 from one by at most `SUM_LIMIT` is repaired by division (and counted if the difference is above `SUM_EXACT`); entries
-below the smallest normal float32 become zero. Anything else is an error. Logits are kept as float32, and
-π = softmax(logits) is computed in float64.
+below the smallest normal float32 become zero. The sum of rows of few decimals may be off by half a step for each class.
+Anything else is an error. Logits are kept as float32, and π = softmax(logits) is computed in float64.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from darksight_core.predictions.raw_rows import RawRows, RowProgress
 from darksight_core.predictions.rows import Predictions
 from darksight_core.predictions.tokens import check_tokens
 from darksight_core.rows.partial import TopRows
+from darksight_core.rows.resolution import FULL, finest, resolution_of, sum_limits
 from darksight_core.rows.simplex import log_softmax
 
 __all__ = ["CLIP", "SUM_EXACT", "SUM_LIMIT", "check", "check_logits", "gather"]
@@ -55,8 +56,8 @@ def _softmax(logits: Floats32) -> Floats32:
     return probs
 
 
-def _repair(raw: RawRows, probs: Floats32) -> int:
-    """Project rows onto the simplex in place; returns the number of rows that were rescaled."""
+def _repair(raw: RawRows, probs: Floats32, resolution: int) -> int:
+    """Project rows of a resolution onto the simplex in place; returns the number of rows that were rescaled."""
     layout = raw.layout
     bad = probs < -CLIP
     if bad.any():
@@ -67,9 +68,10 @@ def _repair(raw: RawRows, probs: Floats32) -> int:
     np.maximum(probs, 0.0, out=probs)
     sums = probs.sum(axis=1, dtype=np.float64)
     gaps = np.abs(sums - 1.0)
-    if (gaps > SUM_LIMIT).any():
-        row = int((gaps > SUM_LIMIT).argmax())
-        text = f"probabilities sum to {sums[row]:.6g}; the sum must be 1 within {SUM_LIMIT:g}. "
+    limit = float(sum_limits(np.array([resolution]), probs.shape[1])[0])
+    if (gaps > limit).any():
+        row = int((gaps > limit).argmax())
+        text = f"probabilities sum to {sums[row]:.6g}; the sum must be 1 within {limit:g}. "
         if _is_multi_label(probs, sums, gaps):
             text += "The rows look like separate probabilities of several labels. Multi-label predictions are not "
             text += "supported: every row must be one distribution over the classes."
@@ -138,7 +140,8 @@ def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predicti
         text += " Write a large negative number such as -10000 for minus infinity." if layout.is_logits else ""
         raise defect("predictions_not_finite", text=text, column=layout.columns[column], **raw.location(row))
     probs = _softmax(values) if layout.is_logits else values
-    n_renormalised = 0 if layout.is_logits else _repair(raw, probs)
+    resolution = FULL if layout.is_logits else resolution_of(values)
+    n_renormalised = 0 if layout.is_logits else _repair(raw, probs, resolution)
     probs[probs < _TINY] = 0.0
     return Predictions(
         probs=probs,
@@ -149,6 +152,7 @@ def check(raw: RawRows, *, keep_logits: bool, seen: dict[str, None]) -> Predicti
         source=layout.source,
         n_renormalised=n_renormalised,
         tags=check_tags(raw),
+        resolution=resolution,
     )
 
 
@@ -178,6 +182,7 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
     tags: dict[str, list[str]] = {}
     top: list[TopRows] = []
     n_rows = n_renormalised = 0
+    resolutions: list[int] = []
     for raw in chunks:
         rows = check(raw, keep_logits=keep_logits, seen=seen)
         for name, array in (("probs", rows.probs), ("labels", rows.labels), ("logits", rows.logits)):
@@ -188,6 +193,7 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
         for key, values in rows.tags.items():
             tags.setdefault(key, []).extend(values)
         top += [] if rows.top is None else [rows.top]
+        resolutions += [rows.resolution] if len(rows) else []
         n_rows += len(rows)
         n_renormalised += rows.n_renormalised
         if progress is not None:
@@ -203,4 +209,5 @@ def gather(chunks: Iterable[RawRows], *, keep_logits: bool, progress: RowProgres
         n_renormalised=n_renormalised,
         tags={key: tuple(values) for key, values in tags.items()},
         top=TopRows.join(top) if top else None,
+        resolution=finest(resolutions),
     )

@@ -41,6 +41,8 @@ class Predictions:
     top
         The rows as they came, if only their most probable classes are known; None if all are. `probs` are then
         completed with an even spread of the rest; see `of_top`.
+    resolution
+        Number of what the rows resolved before sums were repaired; see `darksight_core.rows.resolution`.
     """
 
     probs: NDArray[np.float32]
@@ -52,6 +54,7 @@ class Predictions:
     n_renormalised: int = 0
     tags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     top: TopRows | None = None
+    resolution: int = 0
 
     @classmethod
     def of_top(
@@ -75,7 +78,9 @@ class Predictions:
         """
         top.check(len(class_names))
         probs = complete(top, np.ones(len(class_names))).astype(np.float32)
-        return cls(probs, labels, ids, None, tuple(class_names), source, tags=tags or {}, top=top)
+        return cls(
+            probs, labels, ids, None, tuple(class_names), source, tags=tags or {}, top=top, resolution=top.resolution
+        )
 
     def __len__(self) -> int:
         return int(self.probs.shape[0])

@@ -84,6 +84,10 @@ class TopRows:
         known: NDArray[np.bool_] = self.classes >= 0
         return known
 
+    def is_whole(self, n_classes: int) -> bool:
+        """Whether all rows name all classes, and nothing else has a probability."""
+        return bool((self.known.sum(axis=1) == n_classes).all() and not self.other.any())
+
     def largest(self, k: int) -> TopRows:
         """The same rows with the k most probable of their known classes, most probable first."""
         order = np.argsort(np.where(self.known, -self.log_probabilities, np.inf), axis=1, kind="stable")[:, :k]
@@ -180,7 +184,7 @@ def complete(rows: TopRows, weights: Floats) -> Floats:
     places = np.where(is_known, rows.classes, classes)
     np.put_along_axis(found, places, values, axis=1)
     np.put_along_axis(taken, places, values=True, axis=1)
-    found, taken = found[:, :classes], taken[:, :classes]
+    found, taken = found[:, :classes].copy(), taken[:, :classes]
     bound = np.where(is_known, values, np.inf).min(axis=1)
     rest = np.maximum(1.0 - values.sum(axis=1) - rows.other, _LEAST_REST)
     spread = np.where(taken, 0.0, weights[found.argmax(axis=1)] if weights.ndim == 2 else weights)

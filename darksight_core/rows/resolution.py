@@ -12,6 +12,7 @@ top k, and never finer: what is missing is not invented.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,23 @@ from numpy.typing import NDArray
 from darksight_core.errors import ConfigError
 from darksight_core.rows.simplex import Floats
 
-__all__ = ["FULL", "LADDER", "MAX_DECIMALS", "MAX_TOP", "finest", "name_of", "number_of", "recognise", "sum_limits"]
+__all__ = [
+    "FULL",
+    "HALF_FLOAT",
+    "LADDER",
+    "MAX_DECIMALS",
+    "MAX_TOP",
+    "ROUNDING",
+    "SHARP_DECIMALS",
+    "SHARP_STEPS",
+    "STEPS",
+    "finest",
+    "name_of",
+    "number_of",
+    "recognise",
+    "resolution_of",
+    "sum_limits",
+]
 
 FULL = 0
 """The number of a row that has all of its digits."""
@@ -30,15 +47,20 @@ LADDER = (FULL, -6, -4, -3, -2)
 MAX_DECIMALS, MAX_TOP = 10, 1_000
 """Most decimals that count as rounding, and most known classes of a row."""
 
+ROUNDING, STEPS = 2.0**-22, 256.0
+"""Error of a value as float32 stores it, relative; and steps above which a value loses nothing by the rounding."""
+
+SHARP_STEPS, SHARP_DECIMALS = 2.0**17, 6
+"""Steps above which it cannot be told of a float32 number whether they are whole. With more decimals than these a row
+must have a smaller number besides zeros."""
+
+HALF_FLOAT = 2.0**-14
+"""Value below which float16 numbers are as far apart as at zero, so that small ones have few digits."""
+
 _NAME = re.compile(r"1e-([1-9]\d?)|top([1-9]\d{0,3})")
-# Values are compared as float32 stores them; one of more steps than this loses nothing by the rounding.
-_ROUNDING, _STEPS = 2.0**-22, 256.0
-# Of a float32 number with more steps than this it cannot be told whether they are whole: with more decimals than these
-# a row must have a smaller number besides zeros.
-_SHARP_STEPS, _SHARP_DECIMALS = 2.0**17, 6
-# Below this value the float16 numbers are as far apart as at zero, so that small ones have few digits.
-_HALF_FLOAT = 2.0**-14
 _HALF_DECIMALS = -6
+# Rows that are looked at together, and the share of them that must be rounded.
+_FIRST_ROWS, _MOST_ROWS, _MOST_SHARE, _LEAST_SHARE = 200, 20_000, 0.999, 0.1
 # How far the sum of a row may be off one: by this, and by half a step of every value up to the second number.
 _SUM, _MOST = 1e-3, 0.05
 
@@ -85,27 +107,49 @@ def recognise(rows: NDArray[np.floating]) -> NDArray[np.int16]:
         open_rows = np.flatnonzero((least >= 0.0) & (rows.max(axis=1, initial=-np.inf) <= 1.0 + _SUM))
         for decimals in range(1, MAX_DECIMALS + 1):
             steps = least[open_rows] * 10.0**decimals
-            near = open_rows[_is_whole(steps) & (steps < _STEPS)]
+            near = open_rows[_is_whole(steps) & (steps < STEPS)]
             values = rows[near].astype(np.float64) * 10.0**decimals
             is_rounded = _is_whole(values).all(axis=1)
-            if decimals > _SHARP_DECIMALS:
-                is_rounded &= np.where(values > 0.0, values, np.inf).min(axis=1, initial=np.inf) < _SHARP_STEPS
+            if decimals > SHARP_DECIMALS:
+                is_rounded &= np.where(values > 0.0, values, np.inf).min(axis=1, initial=np.inf) < SHARP_STEPS
             found[near[is_rounded]] = -decimals
             open_rows = open_rows[found[open_rows] == FULL]
-        short = open_rows[least[open_rows] < _HALF_FLOAT]
+        short = open_rows[least[open_rows] < HALF_FLOAT]
         found[short[(rows[short].astype(np.float16) == rows[short]).all(axis=1)]] = _HALF_DECIMALS
     return found
 
 
-def finest(numbers: NDArray[np.integer]) -> int:
-    """The resolution of rows that came together, (n,), as that of the row with the most digits; `FULL` of none.
+def resolution_of(rows: NDArray[np.floating]) -> int:
+    """The resolution of rows (n, K) that came together: the fewest decimals that write them all, or `FULL`.
 
-    >>> finest(np.array([-1, -4, -3])), finest(np.array([5, 3]))
-    (-4, 5)
+    One row in a thousand may be other than the rest.
+
+    >>> resolution_of(np.array([[1.0, 0.0], [0.9412, 0.0588]]))
+    -4
     """
-    if len(numbers) == 0 or (numbers == FULL).any():
+    if len(rows) > _FIRST_ROWS and resolution_of(rows[:: len(rows) // _FIRST_ROWS][:_FIRST_ROWS]) == FULL:
         return FULL
-    return int(numbers.min() if (numbers < 0).any() else numbers.max())
+    some = np.asarray(rows[:_MOST_ROWS], dtype=np.float64)
+    for decimals in range(1, MAX_DECIMALS + 1):
+        steps = some * 10.0**decimals
+        is_sharp = steps < SHARP_STEPS
+        # Rows without a number that is sharp and not zero say nothing.
+        tells = (is_sharp & (some > 0.0)).any(axis=1)
+        is_rounded = (_is_whole(steps) | ~is_sharp).all(axis=1)
+        if is_rounded.sum() > _MOST_SHARE * len(some) and tells.sum() >= _LEAST_SHARE * len(some) > 0.0:
+            return -decimals
+    with np.errstate(over="ignore"):
+        is_half = len(some) > 0 and bool((some.astype(np.float16) == some).all() and some.min() < HALF_FLOAT)
+    return _HALF_DECIMALS if is_half else FULL
+
+
+def finest(numbers: Collection[int]) -> int:
+    """The resolution of parts of full or rounded rows together; `FULL` of none.
+
+    >>> finest([-3, -4]), finest([FULL, -4])
+    (-4, 0)
+    """
+    return FULL if FULL in numbers else min(numbers, default=FULL)
 
 
 def sum_limits(numbers: NDArray[np.integer], classes: int) -> Floats:
@@ -116,5 +160,5 @@ def sum_limits(numbers: NDArray[np.integer], classes: int) -> Floats:
 
 
 def _is_whole(values: Floats) -> NDArray[np.bool_]:
-    whole: NDArray[np.bool_] = np.abs(values - np.rint(values)) <= _ROUNDING * values
+    whole: NDArray[np.bool_] = np.abs(values - np.rint(values)) <= ROUNDING * values
     return whole

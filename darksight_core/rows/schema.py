@@ -178,6 +178,8 @@ class ScoredBatch(ResponseColumns):
         The most probable class, (n,); ties go to the first class. -1 for a row that is not valid or not scored.
     set_size
         Number of classes in the prediction set, the most probable ones, (n,); 0 for a row without one.
+    resolution
+        Number of the resolution at which the row was ranked, (n,); see `darksight_core.rows.resolution`.
     valid
         Whether the row is a vector of probabilities, (n,).
     odds
@@ -203,6 +205,10 @@ class ScoredBatch(ResponseColumns):
         NDArray[np.int32],
         Column("<i4", "<i2", "set size", "classes in the prediction set", missing=0, listed=True, file=True),
     ]
+    resolution: Annotated[
+        NDArray[np.int16],
+        Column("<i2", "<i2", "resolution", "what the row resolves, as it was ranked", missing=0, nullable=False),
+    ]
     valid: Annotated[
         NDArray[np.bool_], Column("?", "", "valid", "whether the row is a vector of probabilities", missing=True)
     ]
@@ -214,6 +220,11 @@ class ScoredBatch(ResponseColumns):
     def take(self, rows: NDArray[Any] | slice) -> ScoredBatch:
         """The rows with these numbers, or those that a mask selects."""
         return ScoredBatch(*(getattr(self, column.name)[rows] for column in SCHEMA))
+
+    def put(self, rows: NDArray[np.integer], others: ScoredBatch) -> None:
+        """Replace the rows with these numbers by others."""
+        for column in SCHEMA:
+            getattr(self, column.name)[rows] = getattr(others, column.name)
 
     @classmethod
     def join(cls, batches: Sequence[Self]) -> Self:

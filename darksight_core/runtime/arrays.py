@@ -31,8 +31,8 @@ __all__ = [
     "rule_of",
 ]
 
-# Float64 results of a row: x, y and the further columns of floats in `KERNEL_COLUMNS`.
-_RESULTS = 9
+# Float64 results of a row: x, y, the further columns of floats in `KERNEL_COLUMNS`, and whether it looks rounded.
+_RESULTS = 10
 
 _REASONS = (Reason.NONE, Reason.LOW_CONFIDENCE, Reason.UNSCORED, Reason.OUTLIER, Reason.INVALID)
 ACCEPTED, LOW_CONFIDENCE, UNSCORED, OUTLIER, INVALID = range(len(_REASONS))

@@ -22,7 +22,7 @@ from darksight_core.runtime.cpus import cache_folder
 __all__ = ["KernelCache"]
 
 # All that the kernel is compiled from: a change anywhere here makes machine code stale.
-_SOURCES = ("map", "rows/simplex.py", "runtime", "scores")
+_SOURCES = ("map", "rows/resolution.py", "rows/simplex.py", "runtime", "scores")
 
 
 def _digest() -> str:

@@ -26,19 +26,25 @@ from darksight_core.rows.simplex import Floats, logsumexp
 __all__ = ["doctor", "energy", "gen", "margin", "max_logit", "msp", "negative_entropy"]
 
 
-def msp(log_pi: Floats) -> Floats:
+def msp(log_pi: Floats, other: Floats | None = None) -> Floats:
     """Maximum softmax probability as log-odds, log p₁ - log Σ_{k>1} p_k, (n,).
 
     Parameters
     ----------
     log_pi
         Log-probabilities, (n, K) with K >= 2.
+    other
+        Probability of what is no class, (n,), which the classes leave: it is a reason against the first class too.
 
     >>> msp(np.log([[0.8, 0.1, 0.1]]))
     array([1.38629436])
     """
     top, others = _split_top(log_pi)
-    return top - logsumexp(others)
+    against = logsumexp(others)
+    if other is not None:
+        with np.errstate(divide="ignore"):
+            against = np.logaddexp(against, np.log(other) - np.log1p(-np.minimum(other, 1.0 - 1e-12)))
+    return top - against
 
 
 def negative_entropy(log_pi: Floats) -> Floats:

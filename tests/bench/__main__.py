@@ -22,6 +22,7 @@ QUICK = {
     "explorer": ["--rows", "200000", "--turns", "5"],
     "faults": ["--minutes", "0.5", "--seconds", "8"],
     "fit": ["paper", "--epochs", "100", "--seeds", "1"],
+    "resolution": ["--seeds", "1", "--draws", "30"],
     "score": ["--rounds", "3"],
     "serve": ["--quick"],
     "sets": ["--seeds", "5"],

@@ -37,6 +37,7 @@ MEASURED = {
     "explorer": ("service/darksight_service/http", "service/darksight_service/store/read"),
     "faults": _SERVICE,
     "fit": ("darksight_core/fit", "darksight_core/map"),
+    "resolution": ("darksight_core/bundle", "darksight_core/rows", "darksight_core/scores"),
     "scale": ("darksight_core/fit", "service/darksight_service/scoring/files"),
     "score": ("darksight_core/runtime", "darksight_core/map"),
     "serve": _SERVICE,

@@ -15,7 +15,7 @@ from darksight_core.runtime.compiled.gate import decide
 from darksight_core.runtime.compiled.newton import LOG_TOTAL, LOSS, descend, edge, leads
 from darksight_core.runtime.compiled.numerics import OPTIONS, count_not_above, exponentials, two_largest
 from darksight_core.runtime.compiled.outlier import gen, outlier_score
-from darksight_core.runtime.compiled.prepare import prepare
+from darksight_core.runtime.compiled.prepare import looks_rounded, prepare
 from darksight_core.runtime.compiled.start import find_start, guess
 from darksight_core.scores.outlier import TOP_CLASSES
 
@@ -35,8 +35,8 @@ def _score_rows(
     """Score rows (n, n_inputs) and decide on them.
 
     `mapped` has their log-probabilities as the map shows them, (n, K), or nothing if it shows them as they are. What is
-    found goes to `results` (9, n), `predicted` (n,), and `outcomes` (2, n), decisions over reasons. Of a row that is
-    not on the simplex all results are NaN, and its class is -1.
+    found goes to `results` (10, n), `predicted` (n,), and `outcomes` (2, n), decisions over reasons. Of a row that is
+    not on the simplex all results are NaN, and its class is -1. The last result is 1 for a row that looks rounded.
     """
     plane, start, density, outlier, calibration = model
     (count, inputs), classes, is_whole = probs.shape, plane.theta.shape[1], len(mapped) == 0
@@ -93,6 +93,7 @@ def _score_rows(
                 found = (x, y, log_density, on_map, here[LOSS, i], score, p_value, confidence, pi[i, label])
             for j in range(len(found)):
                 results[j, number] = found[j]
+            results[len(found), number] = 1.0 if looks_rounded(probs[number]) else 0.0
             outcomes[0, number], outcomes[1, number] = rule.table[0, outcome], rule.table[1, outcome]
 
 

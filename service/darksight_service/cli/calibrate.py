@@ -13,13 +13,14 @@ from cyclopts import Group, Parameter
 from darksight_core.bundle import Bundle, read_bundle, refuse_existing, write_bundle
 from darksight_core.bundle.defects import defect
 from darksight_core.errors import ConfigError
-from darksight_core.gate.certify import Certification, Targets, certify
+from darksight_core.gate.certify import Certification, Targets, certify_levels
 from darksight_core.gate.certify_sets import in_segments, sets_for_gate
 from darksight_core.gate.class_targets import ClassTarget
 from darksight_core.gate.scored_predictions import ScoredPredictions
 from darksight_core.gate.segment_certificate import PREDICTED_CLASS
 from darksight_core.predictions import Predictions
 from darksight_core.predictions.sketch import MAX_LEAK
+from darksight_core.rows.resolution import name_of
 from darksight_core.rows.tags import REFERENCE
 from darksight_core.runtime.scorer import Scorer
 from darksight_core.scores.registry import REJECT_SCORES, threshold_text
@@ -237,11 +238,16 @@ def _certify(
     """The gate that the rules ask for, with its certificate."""
     segments = None if rules.by is None else values_of(predictions, rules.by)
     assert bundle.path is not None
-    rows = ScoredPredictions.of(predictions, Scorer.load(bundle.path).score(predictions.rows), segments)
+    rows = Scorer.load(bundle.path).by_resolution(predictions, segments)
     if targets is None:
         assert rules.sets is not None
-        return _only_sets(bundle, rows, predictions, rules.sets, seed)
-    found = certify(rows, targets, len(bundle.calibration), bundle.calibration if rules.by_class else None)
+        own = None if bundle.gate is None else bundle.gate.resolution
+        finest = next(iter(rows)) if own is None else own
+        if finest not in rows:
+            raise ConfigError(f"the gate is for rows of resolution {name_of(finest)}, which these rows do not have")
+        return _only_sets(bundle, rows[finest], predictions, rules.sets, seed)
+    calibrations = {level.number: level.calibration for level in bundle.levels}
+    found = certify_levels(rows, targets, calibrations, by_class=rules.by_class)
     if found.certificate["outlier"] is not None:
         found.certificate["outlier"] |= {"score": "outlier_score", "sha256": bundle.splits.calibrate.sha256}
     return found
@@ -270,6 +276,9 @@ def _only_sets(
 
 def _print_certification(found: Certification, names: Sequence[str]) -> None:
     certificate = found.certificate
+    if "resolution" in certificate:
+        coarser = ", ".join(certificate["levels"])
+        print(f"The rows have resolution {certificate['resolution']}." + (coarser and f" Certified too: {coarser}."))
     if found.choice is not None:
         print(f"Reject scores on {found.choice.n:,} rows with {found.choice.errors:,} errors, best first:")
         print_table(

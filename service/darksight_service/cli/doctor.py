@@ -142,7 +142,8 @@ def _check_models(settings: Settings) -> Iterator[Finding]:
     for name, path in settings.models.items():
         try:
             bundle = read_bundle(find_bundle(settings.bundles, path))
-            yield Finding(f"model {name}", "ok", f"bundle {bundle.short_version}, {len(bundle.class_names)} classes")
+            found = f"bundle {bundle.short_version}, {len(bundle.class_names)} classes, rows of resolution"
+            yield Finding(f"model {name}", "ok", f"{found} {bundle.resolutions.names}")
         except DarkSightError as error:
             yield Finding(f"model {name}", "error", error.message, "correct the setting models or the file")
 

@@ -68,7 +68,8 @@ def drift(
         say(
             f"at least {shared:.1%} of the rows of {file} are fit rows of {bundle}, which look more usual than new rows"
         )
-    scored = Scorer.load(bundle).score(predictions.rows)
+    scorer = Scorer.load(bundle)
+    scored = scorer.score(predictions.rows, scorer.level_name(predictions))
     report = report_drift(loaded, predictions.probs, scored, level=level)
     segments = None
     if by:
@@ -96,6 +97,8 @@ def _print_report(report: DriftReport, level: float, changed_segments: int) -> N
             f"it began near row {report.since_row:,}."
         )
         print(f"Verdict: {_KINDS[report.verdict.kind]}: {report.verdict.reason}.")
+    if report.precision:
+        print(f"{report.precision[0].upper()}{report.precision[1:]}. P-values hold at each resolution.")
     print_table(
         [
             (name, each.log_evidence, each.highest, report.threshold, each.alarm_row)

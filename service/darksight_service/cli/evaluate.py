@@ -83,8 +83,8 @@ def evaluate(
         say(warning)
     scorer = Scorer.load(bundle)
     segments = None if by is None else values_of(predictions, by)
-    known = ScoredPredictions.of(predictions, scorer.score(predictions.rows), segments)
-    unknown = {name: ScoredPredictions.of(rows, scorer.score(rows.rows)) for name, rows in foreign.items()}
+    known = scorer.scored(predictions, segments)
+    unknown = {name: scorer.scored(rows) for name, rows in foreign.items()}
     found = _Evaluation(
         _measure(loaded, known, predictions.labels, max_rows=max_rows, seed=seed),
         compare(loaded, known, unknown, resamples=resamples, seed=seed),

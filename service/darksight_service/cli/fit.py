@@ -105,6 +105,7 @@ def _fit_bundle(options: FitOptions, plot: Path | None, *, json: bool, quiet: bo
         print_json(report.as_dict())
     else:
         print_table(*fit_table(report))
+        print(f"The rows have resolution {report.resolution}; p-values are calibrated for {report.levels}.")
         say(f"wrote {report.bundle} (version {report.version[:12]})")
 
 

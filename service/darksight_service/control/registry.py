@@ -394,7 +394,7 @@ def effective_gate(bundle: Version, override: PolicyOverride) -> tuple[Gate, boo
     if override.threshold is not None:
         # One threshold for all rows: those of segments and classes were certified beside another one.
         threshold = override.threshold if override.log_odds is None else override.log_odds
-        gate = replace(gate, threshold=threshold, segments=None, class_thresholds=None)
+        gate = replace(gate, threshold=threshold, segments=None, class_thresholds=None, resolution=None, levels={})
     is_as_certified = override.alpha is None and override.threshold is None
     if not is_as_certified:
         # They are valid for the rows that the gate of the bundle rejects.

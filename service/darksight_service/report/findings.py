@@ -200,9 +200,9 @@ def find(
     """
     notes = [f"warning of the fit: {warning}" for warning in bundle.warnings]
     started = time.perf_counter()
-    known = ScoredPredictions.of(predictions, scorer.score(predictions.rows))
+    known = scorer.scored(predictions)
     place_seconds = time.perf_counter() - started
-    others = {name: ScoredPredictions.of(rows, scorer.score(rows.rows)) for name, rows in (foreign or {}).items()}
+    others = {name: scorer.scored(rows) for name, rows in (foreign or {}).items()}
     embedder, points = bundle.embedder, known.scores.points
     columns = tuple(range(embedder.n_inputs)) if embedder.columns is None else tuple(embedder.columns)
     names = tuple(bundle.class_names[k] for k in columns)

@@ -13,9 +13,9 @@ import numpy as np
 
 from darksight_core.bundle import Bundle
 from darksight_core.drift.audit import AuditReport, report_audit
-from darksight_core.drift.detector import Detector, Evidence, mean_log_evidence
-from darksight_core.drift.verdict import Window
-from darksight_core.evaluation.drift import WindowReport, report_window
+from darksight_core.drift.detector import Detector, Evidence, RowBatch, mean_log_evidence
+from darksight_core.drift.urn import row_uniforms
+from darksight_core.evaluation.drift import WindowReport, report_window, window_of
 from darksight_service.control.state import Deployment
 from darksight_service.store.points import PointFilter, PointTable
 from darksight_service.store.store import Store
@@ -81,15 +81,17 @@ def live_drift(
     points = points.take(np.isfinite(points.outlier_score) & (points.predicted >= 0) & (points.predicted < classes))
     if not len(points):
         return None
+    uniforms = row_uniforms(points.ids)
+    rows = RowBatch(points.outlier_score, points.top, points.predicted, uniforms, None, points.resolution)
     window = report_window(
         bundle,
         _probs(points, classes),
-        Window(points.p_value, points.outlier_score, points.predicted, points.top),
+        window_of(bundle, points.p_value, rows),
         alarms=alarms,
         words=words,
     )
-    rows = max(sum(each.rows for each in parts) for parts in by_kind.values())
-    return LiveDrift(rows, evidence, thresholds, points, window)
+    seen = max(sum(each.rows for each in parts) for parts in by_kind.values())
+    return LiveDrift(seen, evidence, thresholds, points, window)
 
 
 def live_audit(store: Store, bundle: Bundle, deployed: Deployment, model: str, version: str) -> AuditReport:

@@ -35,7 +35,9 @@ def live_segments(store: Store, test: SegmentTest, model: str, version: str) -> 
     points = store.newest_points(PointFilter(model, version), limit=_NEWEST, with_tags=True)
     points = points.take(np.isfinite(points.outlier_score) & np.isfinite(points.top))
     points = points.take(np.argsort(points.received_ms, kind="stable"))
-    rows = RowBatch(points.outlier_score, points.top, points.predicted, row_uniforms(points.ids))
+    rows = RowBatch(
+        points.outlier_score, points.top, points.predicted, row_uniforms(points.ids), None, points.resolution
+    )
     return LiveSegments(find_changes(test, stored, rows, tag_columns(points)), points, test)
 
 

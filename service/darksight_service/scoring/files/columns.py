@@ -24,7 +24,8 @@ Columns: TypeAlias = dict[str, NDArray[Any]]
 def bundle_columns(policy: ScoringPolicy, gate: Gate | None, chunk: Predictions) -> Columns:
     """The columns of a chunk that a bundle scores; without decision and reason if it has no gate."""
     tags = chunk.tag_dicts() if gate is not None and gate.segments is not None else ()
-    scored = policy.score(chunk.probs, logits=chunk.logits, tags=tags)
+    level = policy.scorer.level_name(chunk)
+    scored = policy.score(chunk.rows, logits=chunk.logits, tags=tags, resolution=level)
     return score_columns(scored, chunk, policy.scorer.class_names, is_decided=gate is not None)
 
 

@@ -87,6 +87,7 @@ class DriftFollower:
                     points.predicted[used],
                     row_uniforms(points.ids[used]),
                     points.probs[used],
+                    points.resolution[used],
                 )
                 parts = self._followed(connection, bundle_id, _rows_by_tag(points.tags[used], tag_ids))
                 name = {"model": points.model, "version": version_of(points)}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from darksight_core.errors import ConfigError
-from darksight_core.rows.resolution import FULL, finest, name_of, number_of, recognise, sum_limits
+from darksight_core.rows.resolution import FULL, name_of, number_of, recognise, resolution_of, sum_limits
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_rounded_rows_are_recognised(rows: np.ndarray, decimals: int, dtype: typ
     rounded = rows.astype(np.float64).round(decimals).astype(dtype)
     found = recognise(rounded)
 
-    assert finest(found[found != FULL]) == -decimals
+    assert resolution_of(rounded) == -decimals
     # What is left as full are undecided rows whose smallest value has hundreds of steps.
     left = rounded[found == FULL]
     assert decimals == 8 or (left.min(axis=1) > 100 * 10.0**-decimals).all()
