@@ -82,12 +82,17 @@ def test_a_log_that_grows_is_sent_again_and_stored_once(
         file.write(lines(probs[ROWS:], ROWS))
     assert main(command) == 0
     again = capsys.readouterr()
+    (tmp_path / "probe.jsonl").write_text(lines(probs[:5], 10**6))
+    assert main([*command[:2], str(tmp_path / "probe.jsonl"), *command[3:5], "--probe"]) == 0
+    assert "5 rows" in (probed := capsys.readouterr().out)
+    assert "nothing was stored" in probed
 
     day = time.strftime("%Y-%m-%d", time.gmtime())
+    assert 0 < (accepted := first["files"][0]["accepted"]) <= ROWS
     assert first == {
         "model": "lines",
         "rows": ROWS,
-        "files": [{"file": str(path), "day": day, "rows": ROWS, "batches": 3}],
+        "files": [{"file": str(path), "day": day, "rows": ROWS, "batches": 3, "accepted": accepted}],
     }
     assert json.loads(again.out)["rows"] == ROWS + 400
     assert "rows" in again.err
