@@ -103,7 +103,7 @@ def run(
 def main(argv: list[str]) -> int:
     """Measure every file and write the tables."""
     parser = argparse.ArgumentParser(prog="./dev bench resolution", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3, help="splits of each file (default 3)")
+    parser.add_argument("--seeds", type=int, default=2, help="splits of each file (default 2)")
     parser.add_argument("--draws", type=int, default=300, help="draws of labelled rows (default 300)")
     args = parser.parse_args(argv)
     shares, aurocs, certificates = [], [], []
@@ -121,7 +121,8 @@ def main(argv: list[str]) -> int:
     header = ("file", *FORMS)
     text = f"Usual rows with a p-value of at most {ALPHA:g}; one bundle of full rows, means of {args.seeds} splits."
     results.save("resolution: flagged rows", (text, results.Table(header, shares)))
-    text = "AUROC of the outlier score; of cifar100 and news20, blends of two rows are the foreign ones."
+    text = "AUROC of the outlier score; of cifar100 and news20, blends of two rows are the foreign ones. Rows of news20 "
+    text += "are mostly zeros, and a blend of two is surer than either."
     results.save("resolution: foreign rows", (text, results.Table(header, aurocs)))
     text = f"Gates by {LABELS:,} labels that promise an accuracy with confidence {1 - DELTA:.0%}, {args.draws} draws."
     columns = ("file", "rows", "promised", "less accurate than promised", "not feasible")
