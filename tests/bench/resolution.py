@@ -121,8 +121,8 @@ def main(argv: list[str]) -> int:
     header = ("file", *FORMS)
     text = f"Usual rows with a p-value of at most {ALPHA:g}; one bundle of full rows, means of {args.seeds} splits."
     results.save("resolution: flagged rows", (text, results.Table(header, shares)))
-    text = "AUROC of the outlier score; of cifar100 and news20, blends of two rows are the foreign ones. Rows of news20 "
-    text += "are mostly zeros, and a blend of two is surer than either."
+    text = "AUROC of the outlier score; of cifar100 and news20, blends of two rows are the foreign ones. Rows of "
+    text += "news20 are mostly zeros, and a blend of two is surer than either."
     results.save("resolution: foreign rows", (text, results.Table(header, aurocs)))
     text = f"Gates by {LABELS:,} labels that promise an accuracy with confidence {1 - DELTA:.0%}, {args.draws} draws."
     columns = ("file", "rows", "promised", "less accurate than promised", "not feasible")
