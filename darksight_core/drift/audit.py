@@ -94,6 +94,7 @@ _WITH_CHANCE = np.repeat([0.0, 1.0], [4, 8])
 _SHARES = np.where(_STAKES == 0.95, 0.2, 0.06)
 _TEST_STAKES = np.array([0.5, 1.5, 5.0, 0.15, 0.3, 0.6, 1.0, 1.7])
 _TEST_WITH_CHANCE = np.repeat([0.0, 1.0], [3, 5])
+_TEST_SHARES = np.array([0.05, 0.15, 0.2, 0.05, 0.15, 0.2, 0.1, 0.1])
 
 
 class _Choice(NamedTuple):
@@ -248,7 +249,7 @@ def certificate_evidence(rows: AuditedRows, promised: float) -> Floats:
         stakes = _TEST_STAKES * rows.base * 0.5**j
         won = _won(rows, j, stakes, _TEST_WITH_CHANCE, missing=False)
         growth[:, number] = won + _compensation(stakes, error, rows.rows[:, None], rows.chance_sums[:, None])
-    weights = np.array([_weight(j) for j in halvings])[:, None] - math.log(len(_TEST_STAKES))
+    weights = np.array([_weight(j) for j in halvings])[:, None] + np.log(_TEST_SHARES)
     for number in range(len(path)):
         opened = _waiting(rows.first_day + number) - _waiting(rows.first_day + number + 1)
         capital = np.logaddexp(capital, math.log(opened) + weights) + growth[number]
@@ -300,17 +301,16 @@ def labels_to_find(rows: AuditedRows, promised: float) -> int | None:
     error = 1.0 - checked_share("promised", promised)
     plan, j = _plan(rows)
     base = rows.base * 0.5**j
-    stakes, limit = _TEST_STAKES * base, -math.log(LEVEL) + math.log(len(_TEST_STAKES)) - _weight(j)
     # Bets are opened on the first day with this share of the capital.
-    limit -= math.log1p(-_waiting(1))
+    stakes, limit = _TEST_STAKES * base, -math.log(LEVEL) - math.log1p(-_waiting(1)) - _weight(j)
     growth, spread = plan.growth(stakes, _TEST_WITH_CHANCE, min(error + MARGIN, 1.0), missing=0.0)
     growth = growth + _compensation(stakes, error, 1.0, plan.mean_chance)
-    grows = growth > 1e-12
-    if not grows.any():
-        return None
-    growth, spread = growth[grows], spread[grows]
-    root = (_Z_POWER * spread + np.sqrt((_Z_POWER * spread) ** 2 + 4.0 * growth * limit)) / (2.0 * growth)
-    return _more(float((root**2).min()) * plan.odds, plan.labels)
+
+    def is_found(traffic: float) -> bool:
+        capital = traffic * growth - _Z_POWER * math.sqrt(traffic) * spread
+        return float(np.logaddexp.reduce(capital + np.log(_TEST_SHARES))) >= limit
+
+    return _least_labels(plan, is_found)
 
 
 def labels_to_measure(rows: AuditedRows) -> int | None:
@@ -329,13 +329,7 @@ def labels_to_measure(rows: AuditedRows) -> int | None:
         ((low, high),) = _ranges(stakes, traffic * more[None], traffic * fewer[None], sizes, chances, _limit(j, 1.0))
         return (high - low) / traffic
 
-    low, high = 1.0, 2.0 * _MOST_LABELS / plan.odds
-    if width(high) > WIDTH:
-        return None
-    while high - low > 0.01 * high:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if width(middle) <= WIDTH else (middle, high)
-    return _more(high * plan.odds, plan.labels)
+    return _least_labels(plan, lambda traffic: width(traffic) <= WIDTH)
 
 
 class _Plan(NamedTuple):
@@ -387,9 +381,15 @@ def _plan(rows: AuditedRows) -> tuple[_Plan, int]:
     return plan, choice.halvings
 
 
-def _more(labels: float, known: int) -> int | None:
-    """More labels than are known; None for a number that nobody collects."""
-    return None if labels > _MOST_LABELS else max(math.ceil(labels) - known, 0)
+def _least_labels(plan: _Plan, is_enough: Callable[[float], bool]) -> int | None:
+    """More labels than are known until so much traffic is enough; None for a number that nobody collects."""
+    low, high = 1.0, _MOST_LABELS / plan.odds
+    if not is_enough(high):
+        return None
+    while high - low > 0.01 * high:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return max(math.ceil(high * plan.odds) - plan.labels, 0)
 
 
 def _compensation(stakes: Floats, error: float, rows: Any, chance_sums: Any) -> Any:
