@@ -111,10 +111,25 @@ class TopRows:
         ordered = np.sort(self.classes, axis=1)
         for row, place in np.argwhere((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0))[:1].tolist():
             self._refuse(row, f"class {ordered[row, place]} is given twice; add the probabilities of one class up")
-        sums = np.where(known, np.exp(logs, where=known, out=np.zeros_like(logs)), 0.0).sum(axis=1) + self.other
+        sums = self._sums()
         for row in np.flatnonzero(sums > 1.0 + _SUM)[:1].tolist():
             text = f"probabilities sum to {sums[row]:.6g}; {_TOTAL}"
             self._refuse(row, f"{text}. Were these logits or base-2 logarithms? Give natural log-probabilities")
+
+    def valid(self, n_classes: int) -> NDArray[np.bool_]:
+        """Which rows `check` does not refuse, (n,)."""
+        known, ordered = self.known, np.sort(self.classes, axis=1)
+        bad = (self.classes < -1) | (self.classes >= n_classes) | (known & ~(self.log_probabilities <= 1e-6))
+        bad[:, 1:] |= (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)
+        is_share = (self.other >= 0.0) & (self.other <= 1.0)
+        valid: NDArray[np.bool_] = ~bad.any(axis=1) & known.any(axis=1) & is_share & (self._sums() <= 1.0 + _SUM)
+        return valid
+
+    def _sums(self) -> Floats:
+        logs = self.log_probabilities
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums: Floats = np.exp(logs, where=self.known, out=np.zeros_like(logs)).sum(axis=1) + self.other
+        return sums
 
     def take(self, rows: NDArray[np.integer] | NDArray[np.bool_] | slice) -> TopRows:
         """The rows with these numbers, or those that a mask selects."""

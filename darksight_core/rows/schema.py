@@ -180,6 +180,10 @@ class ScoredBatch(ResponseColumns):
         Number of classes in the prediction set, the most probable ones, (n,); 0 for a row without one.
     resolution
         Number of the resolution at which the row was ranked, (n,); see `darksight_core.rows.resolution`.
+    known
+        Number of classes whose probabilities came with the row, the most probable ones, (n,); 0 if all did.
+    other
+        Probability of tokens that are no class, (n,); NaN if all probabilities came with the row.
     valid
         Whether the row is a vector of probabilities, (n,).
     odds
@@ -209,6 +213,11 @@ class ScoredBatch(ResponseColumns):
         NDArray[np.int16],
         Column("<i2", "<i2", "resolution", "what the row resolves, as it was ranked", missing=0, nullable=False),
     ]
+    known: Annotated[
+        NDArray[np.int32],
+        Column("<i4", "<i2", "known classes", "classes of a row that is known in part", missing=0, listed=True),
+    ]
+    other: Annotated[Floats, Column("<f8", "<f4", "other", "probability of tokens that are no class", listed=True)]
     valid: Annotated[
         NDArray[np.bool_], Column("?", "", "valid", "whether the row is a vector of probabilities", missing=True)
     ]

@@ -33,6 +33,7 @@ from darksight_client.results.rows import Scored
 from darksight_client.transport.retries import Steps
 from darksight_client.transport.transport import Transport
 from darksight_core.rows.frames import Table
+from darksight_core.rows.partial import TopRows
 
 __all__ = [
     "Asynchronous",
@@ -107,25 +108,29 @@ class _Score(Protocol[P]):
     @overload
     def __call__(self, model: str, probs: Table, *args: P.args, **options: P.kwargs) -> Table: ...
     @overload
-    def __call__(self, model: str, probs: ArrayLike, *args: P.args, **options: P.kwargs) -> Scored: ...
+    def __call__(self, model: str, probs: ArrayLike | TopRows, *args: P.args, **options: P.kwargs) -> Scored: ...
 
 
 class _AsyncScore(Protocol[P]):
     @overload
     async def __call__(self, model: str, probs: Table, *args: P.args, **options: P.kwargs) -> Table: ...
     @overload
-    async def __call__(self, model: str, probs: ArrayLike, *args: P.args, **options: P.kwargs) -> Scored: ...
+    async def __call__(self, model: str, probs: ArrayLike | TopRows, *args: P.args, **options: P.kwargs) -> Scored: ...
 
 
 class _Stream(Protocol[P]):
     def __call__(
-        self, model: str, batches: Iterable[ArrayLike], *args: P.args, **options: P.kwargs
+        self, model: str, batches: Iterable[ArrayLike | TopRows], *args: P.args, **options: P.kwargs
     ) -> Iterator[Scored]: ...
 
 
 class _AsyncStream(Protocol[P]):
     def __call__(
-        self, model: str, batches: Iterable[ArrayLike] | AsyncIterable[ArrayLike], *args: P.args, **options: P.kwargs
+        self,
+        model: str,
+        batches: Iterable[ArrayLike | TopRows] | AsyncIterable[ArrayLike | TopRows],
+        *args: P.args,
+        **options: P.kwargs,
     ) -> AsyncIterator[Scored]: ...
 
 

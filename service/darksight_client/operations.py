@@ -39,6 +39,7 @@ from darksight_client.streams import Stream, stream_part
 from darksight_client.stubs.darksight.v1 import admin_pb2, monitor_pb2
 from darksight_client.transport.retries import Steps
 from darksight_client.transport.transport import Transport
+from darksight_core.rows.partial import TopRows
 
 __all__ = ["Operations"]
 
@@ -88,7 +89,8 @@ class Operations(Transport):
             Name of the watched classifier.
         probs
             Its probabilities, (n, K), or (K,) for one row. Or a table, such as a data frame of pandas or polars or an
-            Arrow table, with a column for each class, in any order: then the result is a table of the same kind.
+            Arrow table, with a column for each class, in any order: then the result is a table of the same kind. Or
+            `TopRows`, of which only the most probable classes are known, such as `adapters.logprobs` makes them.
         version
             sha256 of the bundle, or at least its first 12 digits. Default: the active version.
         logits
@@ -110,8 +112,8 @@ class Operations(Transport):
         timeout_seconds
             Timeout of the whole call. Default: that of the client.
         """
-        table, limit = as_table(probs, logits=logits), self._max_message_bytes
-        values = probs if table is None else table
+        table = None if isinstance(probs, TopRows) else as_table(probs, logits=logits)
+        limit, values = self._max_message_bytes, probs if table is None else table
         parts = score_parts(
             model, values, limit, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags, probe
         )
@@ -122,7 +124,7 @@ class Operations(Transport):
     def gate(
         self,
         model: str,
-        row: ArrayLike,
+        row: ArrayLike | TopRows,
         *,
         version: str = "",
         logits: bool = False,
@@ -142,15 +144,18 @@ class Operations(Transport):
         tags
             Where the prediction comes from, such as {"camera": "7"}.
         row
-            Probabilities, (K,).
+            Probabilities, (K,), or `TopRows` of one row.
         prediction_id
             Id of the prediction, for `report`.
         timeout_seconds
             Timeout of the call. Default: `gate_timeout_seconds` of the client.
         """
+        rows = row if isinstance(row, TopRows) else as_one_row(row)
+        if len(rows) != 1:
+            raise InvalidRequest(f"{len(rows)} rows given; give one row.")
         gated = yield from self._gate(
             model,
-            as_one_row(row),
+            rows,
             version=version,
             logits=logits,
             prediction_ids=None if prediction_id is None else [prediction_id],
@@ -164,7 +169,7 @@ class Operations(Transport):
     def stream(
         self,
         model: str,
-        batches: Iterable[ArrayLike] | AsyncIterable[ArrayLike],
+        batches: Iterable[ArrayLike | TopRows] | AsyncIterable[ArrayLike | TopRows],
         *,
         version: str = "",
         logits: bool = False,
@@ -180,8 +185,8 @@ class Operations(Transport):
         model, version, logits, partial_ok
             As for `score`.
         batches
-            Probabilities, (n, K) each. Each batch must fit in one message. They are consumed in a separate thread.
-            `AsyncClient` also takes an asynchronous iterable, and consumes it in a task.
+            Probabilities, (n, K) each, or `TopRows`. Each batch must fit in one message. They are consumed in a
+            separate thread. `AsyncClient` also takes an asynchronous iterable, and consumes it in a task.
         tags
             Tags of all rows.
         max_in_flight
@@ -471,7 +476,7 @@ class Operations(Transport):
     def _gate(
         self,
         model: str,
-        rows: NDArray[np.float32],
+        rows: NDArray[np.float32] | TopRows,
         *,
         version: str = "",
         logits: bool = False,

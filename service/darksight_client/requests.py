@@ -1,7 +1,7 @@
 """Requests from the caller's arrays, ids and times.
 
-Probabilities become float32 tensors. Large batches are split into parts that fit the message limit. The server checks
-the values and names the invalid row.
+Probabilities become float32 tensors, and rows of the most probable classes a message each. Large batches are split into
+parts that fit the message limit. The server checks the values and names the invalid row.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from darksight_client.results.models import policy_message
 from darksight_client.results.regions import as_corners
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_core.rows.frames import Frame, FrameError, read_frame
+from darksight_core.rows.partial import TopRows
+from darksight_core.rows.resolution import name_of
 
 __all__ = [
     "MAX_ROWS",
@@ -39,6 +41,7 @@ __all__ = [
     "make_batch_id",
     "make_request",
     "outcome_requests",
+    "row_fields",
     "score_parts",
 ]
 
@@ -53,6 +56,9 @@ MAX_ROWS = 1 << 20
 
 # Rows of one call that have tags of their own.
 _MAX_TAGGED_ROWS = 1 << 16
+# Most rows of a call of which only some classes are known, because the server completes them to all classes, and bytes
+# of one beside its classes.
+_MAX_TOP_ROWS, _TOP_ROW_BYTES = 1 << 10, 32
 # Bytes of a row in the response: its columns, and the size of a prediction set.
 _RESPONSE_BYTES = sum(dtype.itemsize * width for dtype, width in COLUMNS.values()) + 3
 # Bytes of a request or response that are not rows: names of model and version, ids, lengths.
@@ -143,7 +149,7 @@ def as_timestamp(moment: Time | None) -> Timestamp | None:
 
 def score_parts(
     model: str,
-    values: ArrayLike | Frame,
+    values: ArrayLike | Frame | TopRows,
     max_message_bytes: int,
     version: str = "",
     logits: bool = False,
@@ -161,21 +167,26 @@ def score_parts(
     model, version, logits, prediction_ids, event_time, partial_ok, batch_id, tags, probe
         See `Client.score`.
     values
-        Probabilities or logits, (n, K) or (K,), or a table of them.
+        Probabilities or logits, (n, K) or (K,), or a table of them; or rows of the most probable classes.
     max_message_bytes
         Maximum message size.
     """
-    table = as_table(values, logits=logits)
-    rows = as_rows(values if table is None else table.values)  # type: ignore[arg-type]  # a Frame is a table
+    table = None if isinstance(values, TopRows) else as_table(values, logits=logits)
+    rows: NDArray[np.float32] | TopRows
+    if isinstance(values, TopRows):
+        rows = values
+    else:
+        rows = as_rows(values if table is None else table.values)  # type: ignore[arg-type]  # a Frame is a table
     class_names = () if table is None else table.class_names
     names = () if prediction_ids is None else tuple(prediction_ids)
     if prediction_ids is not None and len(names) != len(rows):
         raise InvalidRequest(f"{len(names)} prediction_ids for {len(rows)} rows; give one per row.")
     name_bytes = max((len(name.encode()) + 4 for name in names), default=0)
     common, row_tags, tag_bytes = _tag_messages(tags, len(rows))
-    row_bytes = max(rows.shape[1] * 4 + name_bytes + tag_bytes, _RESPONSE_BYTES + _set_bytes(rows.shape[1]))
+    value_bytes, response_bytes, most = _sizes(rows)
+    row_bytes = max(value_bytes + name_bytes + tag_bytes, response_bytes)
     other_bytes = _OTHER_BYTES + sum(len(name.encode()) + 4 for name in class_names)
-    step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), _MAX_TAGGED_ROWS if row_tags else MAX_ROWS)
+    step = min(max((max_message_bytes - other_bytes) // row_bytes, 1), _MAX_TAGGED_ROWS if row_tags else most)
     if len(rows) > step:
         _check_unique(names)
         if batch_id is not None:
@@ -183,11 +194,11 @@ def score_parts(
     stamp = as_timestamp(event_time)
     parts = []
     for start in range(0, max(len(rows), 1), step):
-        part = rows[start : start + step]
+        fields, count = row_fields(rows, slice(start, start + step))
         request = monitor_pb2.ScoreRequest(
             model=model,
             version=version,
-            tensor=monitor_pb2.Tensor(shape=part.shape, data=part.tobytes()),
+            **fields,
             is_logits=logits,
             prediction_ids=names[start : start + step],
             event_time=stamp,
@@ -199,8 +210,32 @@ def score_parts(
             class_names=class_names,
             probe=probe,
         )
-        parts.append(Part(request, start, len(part), names[start : start + step]))
+        parts.append(Part(request, start, count, names[start : start + step]))
     return parts
+
+
+def _sizes(rows: NDArray[np.float32] | TopRows) -> tuple[int, int, int]:
+    """Bytes of a row in the request and in the response, and the largest number of rows of a call."""
+    if isinstance(rows, TopRows):
+        # A class takes up to 5 bytes and its log-probability 8.
+        return 13 * rows.resolution + _TOP_ROW_BYTES, _RESPONSE_BYTES, _MAX_TOP_ROWS
+    return rows.shape[1] * 4, _RESPONSE_BYTES + _set_bytes(rows.shape[1]), MAX_ROWS
+
+
+def row_fields(rows: NDArray[np.float32] | TopRows, part: slice) -> tuple[dict[str, Any], int]:
+    """Fields of the request for a part of the rows, and the number of its rows."""
+    if not isinstance(rows, TopRows):
+        some = rows[part]
+        return {"tensor": monitor_pb2.Tensor(shape=some.shape, data=some.tobytes())}, len(some)
+    top = rows.take(part)
+    # Empty places are not sent; a row that names a class below -1 is refused by the server.
+    found = [
+        monitor_pb2.TopRow(classes=classes[known], log_probabilities=logs[known], other=other)
+        for classes, logs, known, other in zip(
+            top.classes, top.log_probabilities, top.classes != -1, top.other, strict=True
+        )
+    ]
+    return {"top": monitor_pb2.TopRows(rows=found), "resolution": name_of(top.resolution)}, len(found)
 
 
 def _set_bytes(classes: int) -> int:

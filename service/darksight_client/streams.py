@@ -27,6 +27,7 @@ from darksight_client.results.columns import read_stream_response
 from darksight_client.results.rows import Scored, read_scored
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from darksight_client.transport.retries import Replicas
+from darksight_core.rows.partial import TopRows
 
 __all__ = ["SCORE_STREAM", "Stream", "StreamRequests", "TaskRequests", "ThreadRequests", "stream_part"]
 
@@ -50,7 +51,7 @@ class Stream:
     """
 
     batches: Any
-    make_part: Callable[[ArrayLike], Part]
+    make_part: Callable[[Any], Part]
     max_in_flight: int
     deadline: float | None
 
@@ -61,7 +62,7 @@ class Stream:
 
 def stream_part(
     model: str,
-    batch: ArrayLike,
+    batch: ArrayLike | TopRows,
     max_message_bytes: int,
     version: str,
     logits: bool,

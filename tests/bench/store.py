@@ -121,7 +121,9 @@ def pace(server: Postgres, folder: Path, rows: int) -> results.Table:
             if size == 1:
                 given = decode_all([encode(batch) for batch in given])
             group = BundlePoints(1, 1, PointTable.join(given))
-            parts = binary_rows(group.points, sql_values(group), codec(group.points.probs), tag_blobs(group))
+            parts = binary_rows(
+                group.points, sql_values(group), codec(group.points.probs, group.points.known), tag_blobs(group)
+            )
             data = HEADER + b"".join(part.tobytes() for part in parts) + TRAILER
             tuples = [(statement, list(values)) for statement, values in sqlite_statements(group, codec)]
             work: list[Callable[[], object]] = [

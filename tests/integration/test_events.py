@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import signal
 import threading
@@ -11,14 +12,16 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from darksight_client import Client, InvalidRequest, Point
+from darksight_client import Client, DarkSightClientError, InvalidRequest, Point, Reason, UnknownModel
 from darksight_service.control.tokens import make_token
 
 from darksight_core.bundle import write_bundle
+from darksight_core.rows.tokens import ClassTokens
 from tests.support.builders import make_probs
 from tests.support.bundles import make_bundle
 from tests.support.events.sender import Logger, count_stored
@@ -33,8 +36,14 @@ PASSIVE = {
     "seldon": {"service": "seldon/iris-deployment"},
     "logits": {"logits": True, "output": "scores"},
     "other": {},
+    "llm": {},
 }
 EVENTS = 400
+TOKENS = [
+    {"token": " Class 0", "logprob": -0.2},
+    {"token": "class 2", "logprob": -2.5},
+    {"token": "The", "logprob": -4.0},
+]
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +69,8 @@ def server(bundle: Path, secret: tuple[Path, str], tmp_path_factory: pytest.Temp
     """A service of one worker that wants tokens."""
     variables = {"DARKSIGHT_TOKENS_FILE": str(secret[0]), "DARKSIGHT_PASSIVE": json.dumps(PASSIVE)}
     folder = tmp_path_factory.mktemp("passive")
-    models = dict.fromkeys(PASSIVE, bundle)
+    write_bundle(folder / "llm.safetensors", make_bundle(classes=CLASSES, top_k=(2,)))
+    models = {**dict.fromkeys(PASSIVE, bundle), "llm": folder / "llm.safetensors"}
     with running_server(models, folder, "--workers", "1", "--api-port", "0", environment=variables) as server:
         yield server
 
@@ -170,6 +180,76 @@ def test_a_probe_is_scored_and_leaves_nothing(server: Server, http: httpx.Client
     assert not waiting(server.data_dir)
     assert (sum(1 for _ in client.points("other")), counts()) == before
     assert not client.score("other", make_probs(1, CLASSES), probe=True).recorded
+
+
+def send_top(
+    door: str, http: httpx.Client, client: Client, key: str, positions: list[Any], *, model: str = "llm"
+) -> httpx.Response:
+    """Rows of the likeliest tokens, by one of the ways to the service; the response has the status of HTTP."""
+    rows = ClassTokens([f"class {number}" for number in range(CLASSES)]).rows(positions)
+    match door:
+        case "grpc" | "stream":
+            try:
+                found = (
+                    client.score(model, rows, batch_id=key)
+                    if door == "grpc"
+                    else next(iter(client.stream(model, [rows])))
+                )
+            except DarkSightClientError as error:
+                names = {InvalidRequest: 400, UnknownModel: 404}
+                return httpx.Response(
+                    names[type(error)], json={"detail": str(error), "row": getattr(error, "row", None)}
+                )
+            return httpx.Response(200, json={"p_value": found.p_value.tolist(), "recorded": found.recorded})
+        case "http":
+            top = [
+                {"class_names": [f"class {number}" for number in classes if number >= 0], "other": other,
+                 "log_probabilities": logs[np.isfinite(logs)].tolist()}
+                for classes, logs, other in zip(rows.classes, rows.log_probabilities, rows.other, strict=True)
+            ]  # fmt: skip
+            body = {"top": top, "resolution": f"top{rows.resolution}", "idempotency_key": key}
+            return http.post(f"/v1/models/{model}/score", json=body)
+        case _:
+            headers = {"ce-specversion": "1.0", "ce-id": key, "ce-source": "test", "ce-type": "a.inference.response"}
+            content = {"choices": [{"logprobs": {"content": [{"top_logprobs": position} for position in positions]}}]}
+            return http.post(f"/v1/models/{model}/events", json=content, headers=headers)
+
+
+@pytest.mark.parametrize("door", ["grpc", "stream", "http", "events"])
+def test_rows_of_the_likeliest_tokens(server: Server, http: httpx.Client, client: Client, door: str) -> None:
+    """Scored alike by every way, stored once under a key with what came and what was completed; errors name the row."""
+    key = f"{door}-{time.time_ns()}"
+    wait_until(lambda: not waiting(server.data_dir), what="the points of other tests")
+    before = sum(1 for _ in client.points("llm"))
+
+    replies = [send_top(door, http, client, key, [TOKENS]) for _ in range(2)]
+    wait_until(lambda: not waiting(server.data_dir), what="the spools to be empty")
+    points = list(client.points("llm"))
+    unknown = send_top(door, http, client, key, [TOKENS], model="unknown")
+    coarse = send_top(door, http, client, key, [TOKENS], model="iris")
+    positive = send_top(
+        door, http, client, f"{key}-bad", [[{**TOKENS[0], "logprob": -0.01}, {**TOKENS[1], "logprob": -0.01}]]
+    )
+
+    assert {reply.status_code for reply in replies} == {202 if door == "events" else 200}
+    # A stream has no key.
+    assert len(points) - before == (2 if door == "stream" else 1)
+    expected = client.score(
+        "llm", ClassTokens([f"class {number}" for number in range(CLASSES)]).rows([TOKENS]), probe=True
+    )
+    assert points[0].p_value == pytest.approx(expected.p_value[0], rel=1e-6)
+    assert (points[0].known, points[0].other) == pytest.approx((2, math.exp(-4.0)), rel=1e-3)
+    assert sum(points[0].probabilities) == pytest.approx(1.0, abs=2e-3)
+    assert unknown.status_code == 404
+    assert coarse.status_code == 400
+    assert "top3" in coarse.text
+    if door == "events":
+        # An answer that is no row of the classes is a point all the same.
+        assert positive.status_code == 202
+        wait_until(lambda: any(each.reason == Reason.INVALID for each in client.points("llm")), what="the point")
+    else:
+        assert positive.status_code == 400
+        assert "row 0" in positive.text
 
 
 def test_logits_of_a_plain_body(http: httpx.Client, client: Client) -> None:

@@ -253,6 +253,39 @@ def test_problems_of_paths_and_bodies(http: httpx.Client) -> None:
     assert (ragged["status"], ragged["field"], ragged["row"]) == (400, "rows", 1)
 
 
+@pytest.mark.parametrize(
+    ("body", "field", "text"),
+    [
+        ({"top": [{"class_names": ["nope"], "log_probabilities": [-0.1]}]}, "top", "'nope' is not a class"),
+        ({"top": [{"classes": [1, 2], "log_probabilities": [-0.1]}]}, "top", "2 classes"),
+        ({"top": [{"classes": [-1], "log_probabilities": [-0.1]}]}, "top", "from 0 on"),
+        (
+            {
+                "top": [
+                    {"class_names": ["class 1"], "log_probabilities": [-1]},
+                    {"classes": [1], "log_probabilities": [-1]},
+                ]
+            },
+            "top",
+            "in all rows",
+        ),
+        ({"top": [{"classes": [1], "log_probabilities": [-0.1]}], "resolution": "half"}, "resolution", "'half'"),
+        ({"top": [{"classes": [1], "log_probabilities": [-0.1]}] * 9, "resolution": "full"}, "top", "top1 to top"),
+        ({"top": [{"classes": [1], "log_probabilities": [-0.1]}], "is_logits": True}, "is_logits", "does not apply"),
+        ({"top": [{"classes": [2], "log_probabilities": [-0.1]}], "class_names": ["class 1"]}, "top", "1 class_names"),
+        ({"top": [{"classes": [1], "log_probabilities": [-0.1]}]}, "resolution", "not top1"),
+    ],
+)
+def test_problems_of_rows_of_the_most_probable_classes(
+    http: httpx.Client, body: dict[str, Any], field: str, text: str
+) -> None:
+    """Each says what is wrong; a resolution that the bundle lacks is refused, never scored as something else."""
+    found = http.post("/v1/models/digits/score", json=body).json()
+
+    assert (found["status"], found["field"]) == (400, field)
+    assert text in found["detail"]
+
+
 def test_an_invalid_row_has_null_scores(http: httpx.Client) -> None:
     """With partial_ok; JSON has no NaN."""
     rows = make_probs(3, CLASSES)

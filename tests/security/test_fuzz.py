@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from tests.bench.load import resident_bytes
 from tests.support.builders import make_probs
 from tests.support.bundles import CERTIFICATE, make_bundle
 from tests.support.fuzz.bodies import Bodies, send_noise
-from tests.support.fuzz.calls import INFER, SCORE, admin_seeds, infer_seeds, score_seeds
+from tests.support.fuzz.calls import INFER, SCORE, admin_seeds, hostile_top_requests, infer_seeds, score_seeds
 from tests.support.fuzz.files import hostile_bundles, hostile_predictions, use_bundle, use_predictions
 from tests.support.fuzz.mutations import Mutations
 from tests.support.servers import Server, running_server, wait_until
@@ -25,13 +26,15 @@ from tests.support.servers import Server, running_server, wait_until
 CLASSES = 4
 LEAST_REST = 100 << 20
 WRONG = {"INTERNAL", "UNKNOWN", "DEADLINE_EXCEEDED", "UNAVAILABLE"}
+# Rows of the most probable classes; HOSTILE_REQUESTS=100000 for a long run.
+TOP_REQUESTS = int(os.environ.get("HOSTILE_REQUESTS", "1500"))
 
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle with a gate and a certificate, in a bundle directory."""
     path = tmp_path_factory.mktemp("bundles") / "m.safetensors"
-    made = make_bundle(400, CLASSES)
+    made = make_bundle(400, CLASSES, top_k=(2,))
     gate = Gate(outlier=cutoff(len(made.calibration), 0.05), reject_score="msp", threshold=1.0)
     write_bundle(path, made.with_gate(gate, CERTIFICATE))
     return path
@@ -79,6 +82,25 @@ def test_hostile_calls_are_answered(server: Server, bundle: Path) -> None:
         assert not WRONG & found.keys()
         assert len(client.score("m", probs)) == 3
     assert all(resident_bytes(server.children()[name]) < 2 * size for name, size in rest.items())
+
+
+def test_hostile_rows_of_the_most_probable_classes_are_answered(server: Server) -> None:
+    """Repeated and unknown classes, sums above one, NaN and no class at all: none is an internal error."""
+    found: Counter[str] = Counter()
+    names = [f"class {number}" for number in range(CLASSES)]
+    with grpc.insecure_channel(server.grpc_target) as channel:
+        call = channel.unary_unary(SCORE)
+        for request in hostile_top_requests("m", names, TOP_REQUESTS, seed=33):
+            try:
+                call(request, timeout=10.0)
+                found["OK"] += 1
+            except grpc.RpcError as error:
+                found[error.code().name] += 1
+
+    assert found["OK"] > TOP_REQUESTS // 20, found
+    assert found["INVALID_ARGUMENT"] > TOP_REQUESTS // 5, found
+    assert not WRONG & found.keys(), found
+    assert server.events("scoring_failed") == []
 
 
 def test_hostile_bodies_are_answered(server: Server, bundle: Path) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from darksight_core.bundle import Bundle, Probes, Reference, SplitSketches, container, make_manifest
+from darksight_core.bundle.levels import Level, Resolutions, completion_weights
 from darksight_core.drift.row_features import RowFeatures
 from darksight_core.guarantees.calibration import Calibration
 from darksight_core.map.density import Kde
@@ -53,6 +55,7 @@ def make_bundle(
     log_prior: Floats | None = None,
     shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
     labelled: bool = True,
+    top_k: Sequence[int] = (),
 ) -> Bundle:
     """A bundle of random rows.
 
@@ -66,10 +69,12 @@ def make_bundle(
         Of rows to fit, calibrate and test.
     labelled
         Whether reference points have labels.
+    top_k
+        Numbers of most probable classes by which rows may be known.
     """
     embedder = make_embedder(classes, seed=seed, log_prior=log_prior)
     probs = np.random.default_rng(seed).dirichlet(np.full(classes, 0.4), rows).astype(np.float32)
-    return bundle_of(embedder, probs, seed=seed, shares=shares, labelled=labelled)
+    return bundle_of(embedder, probs, seed=seed, shares=shares, labelled=labelled, top_k=top_k)
 
 
 def bundle_of(
@@ -79,6 +84,7 @@ def bundle_of(
     seed: int = 0,
     shares: tuple[float, float, float] = (0.6, 0.3, 0.1),
     labelled: bool = True,
+    top_k: Sequence[int] = (),
 ) -> Bundle:
     """A bundle of rows (n, K) on a map; parameters as for `make_bundle`."""
     student, predictions = embedder.student, from_arrays(probs)
@@ -98,7 +104,14 @@ def bundle_of(
     probes = Probes.of(predictions.probs[:32], points[:32], **{name: score[:32] for name, score in scores.items()})
     predicted = predictions.probs[split.fit].argmax(axis=1)
     hashes = predictions.row_hashes()
+    resolutions = Resolutions()
+    if top_k:
+        known = predictions.probs[split.fit]
+        resolutions = Resolutions(log_weights=completion_weights(known, student.n_classes))
+        levels = [Level.fit(k, resolutions.coarsen(known, k), resolutions.coarsen(held, k)) for k in top_k]
+        resolutions = replace(resolutions, coarser=tuple(levels))
     return Bundle(
+        resolutions=resolutions,
         embedder=embedder,
         kde=kde,
         outlier_score=outlier_score,

@@ -54,6 +54,8 @@ def make_points(
         "decision": np.where(reason == 1, 1, 2).astype(np.int8),
         "reason": reason,
         "set_size": np.zeros(n, dtype=np.int16),
+        "known": np.zeros(n, dtype=np.int16),
+        "other": np.full(n, np.nan, dtype=np.float32),
         "probs": probs,
     }
     invalid = (np.arange(n) % 7 == 6) & with_invalid

@@ -249,6 +249,8 @@ class Point:
     trace_id: str = ""
     prediction_set: tuple[int, ...] = ()
     odds: float = 1.0
+    known: int = 0
+    other: float | None = None
 
 
 def read_scored(message: Any, columns: Columns, names: tuple[str, ...]) -> Scored:

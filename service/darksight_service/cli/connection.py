@@ -24,6 +24,7 @@ __all__ = [
     "ModelName",
     "Query",
     "QueryOptions",
+    "class_names_of",
     "connect",
 ]
 
@@ -79,6 +80,14 @@ def connect(server: str, credentials: Credentials, timeout_seconds: float) -> It
             yield client
     except DarkSightClientError as error:
         raise RemoteError(f"{server}: {error}") from error
+
+
+def class_names_of(client: Client, model: str) -> tuple[str, ...]:
+    """The classes of a model; none if the caller may not read it."""
+    try:
+        return client.model(model).class_names
+    except DarkSightClientError:
+        return ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from cyclopts import Parameter
@@ -22,8 +23,8 @@ from darksight_client import InvalidRequest
 from tqdm import tqdm
 
 from darksight_core.errors import ConfigError
-from darksight_core.predictions import Kind, Predictions, iter_lines, iter_predictions
-from darksight_service.cli.connection import CONNECTION, Credentials, connect
+from darksight_core.predictions import Kind, Predictions, TokenClasses, iter_lines, iter_predictions
+from darksight_service.cli.connection import CONNECTION, Credentials, class_names_of, connect
 from darksight_service.cli.console import on_interrupt, print_json
 from darksight_service.cli.options import AsJson, Logits, Quiet
 from darksight_service.errors import RemoteError
@@ -93,8 +94,9 @@ def ingest(
     model
         Name of the model.
     files
-        Logs: .jsonl with an object per line, which has probs or logits, a list of numbers, and perhaps an id; .parquet,
-        .csv, .npz or .npy as for other commands; - for JSON lines from the standard input.
+        Logs: .jsonl with an object per line, which has probs or logits, a list of numbers, or top_logprobs of a
+        language model, and perhaps an id; .parquet, .csv, .npz or .npy as for other commands; - for JSON lines from the
+        standard input.
     day
         Day that the ids of rows have, such as 2036-05-01, of the last six days. Default: the day on which a file was
         changed last, if it is one of these, and else today. Give the day of the first run to repeat it on another one
@@ -115,12 +117,13 @@ def ingest(
     ):
         for file in files:
             sent = _Sent(file)
-            for batch in _batches(file, kind, today if given is None else given, is_given=given is not None):
+            classes = partial(class_names_of, client, model)
+            for batch in _batches(file, kind, classes, today if given is None else given, is_given=given is not None):
                 rows = batch.rows
                 try:
                     scored = client.score(
                         model,
-                        rows.probs if rows.logits is None else rows.logits,
+                        rows.rows if rows.logits is None else rows.logits,
                         logits=rows.logits is not None,
                         prediction_ids=rows.ids,
                         batch_id=batch.id(model),
@@ -148,15 +151,16 @@ def ingest(
             print(f"{each.file}: {each.rows:,} rows, {end}")
 
 
-def _batches(file: str, kind: Kind | None, day: int, *, is_given: bool) -> Iterator[_Batch]:
+def _batches(file: str, kind: Kind | None, classes: TokenClasses, day: int, *, is_given: bool) -> Iterator[_Batch]:
     """The rows of a file in batches whose borders depend on the number of classes alone."""
+    options: dict[str, Any] = {"kind": kind, "token_classes": classes, "chunk_rows": _CHUNK_ROWS}
     if file == _STDIN:
         name = _STDIN
-        chunks = iter_lines(sys.stdin.buffer, source="stdin", kind=kind, chunk_rows=_CHUNK_ROWS, keep_logits=True)
+        chunks = iter_lines(sys.stdin.buffer, source="stdin", **options, keep_logits=True)
     else:
         path = Path(file)
         name = path.name
-        chunks = iter_predictions(path, kind=kind, chunk_rows=_CHUNK_ROWS, keep_logits=True)
+        chunks = iter_predictions(path, **options, keep_logits=True)
         if not is_given and path.is_file():
             changed = int(path.stat().st_mtime * 1000.0) // DAY_MS
             day = changed if day - _MAX_DAYS <= changed <= day else day

@@ -18,12 +18,12 @@ from tqdm import tqdm
 from darksight_core.bundle import Bundle, read_bundle
 from darksight_core.errors import ConfigError
 from darksight_core.gate.gate import Gate
-from darksight_core.predictions import Dataset, Kind, Predictions, find_files, iter_predictions
+from darksight_core.predictions import Dataset, Kind, Predictions, TokenClasses, find_files, iter_predictions
 from darksight_core.rows.tags import COLUMN_PREFIX
 from darksight_core.runtime.compilation import KERNEL
 from darksight_core.runtime.policy import ScoringPolicy
 from darksight_core.runtime.scorer import Scorer
-from darksight_service.cli.connection import CONNECTION, Credentials, connect
+from darksight_service.cli.connection import CONNECTION, Credentials, class_names_of, connect
 from darksight_service.cli.console import on_interrupt, print_json, require
 from darksight_service.cli.options import DEFAULT_ALPHA, INPUT, OUTPUT, AsJson, Logits, Overwrite, Quiet
 from darksight_service.scoring.files.bulk import Tally, plan, score_local, score_ray
@@ -148,11 +148,15 @@ def _score_file(job: _Job, file: Path, server: str | None, credentials: Credenti
     with (
         on_interrupt(f"{job.out} was not {'changed' if job.out.exists() else 'written'}"),
         open_scores(job.out, overwrite=job.overwrite) as sink,
-        _scoring(job, server, credentials) as (bundle, needs_logits, score_chunk),
+        _scoring(job, server, credentials) as (bundle, classes, needs_logits, score_chunk),
     ):
-        names = () if bundle is None else bundle.class_names
         for chunk in iter_predictions(
-            file, kind=job.kind, class_names=names, chunk_rows=job.chunk_rows, keep_logits=needs_logits
+            file,
+            kind=job.kind,
+            class_names=() if bundle is None else bundle.class_names,
+            token_classes=classes,
+            chunk_rows=job.chunk_rows,
+            keep_logits=needs_logits,
         ):
             _check_tags(None if bundle is None else bundle.gate, chunk, job)
             columns = score_chunk(chunk)
@@ -203,17 +207,19 @@ def _check_tags(gate: Gate | None, chunk: Predictions, job: _Job) -> None:
 @contextmanager
 def _scoring(
     job: _Job, server: str | None, credentials: Credentials
-) -> Iterator[tuple[Bundle | None, bool, Callable[[Predictions], Columns]]]:
-    """The bundle if it is read here, whether logits are needed if there are any, and a function that scores a chunk."""
+) -> Iterator[tuple[Bundle | None, TokenClasses, bool, Callable[[Predictions], Columns]]]:
+    """The bundle if it is read here, its classes, whether logits are needed, and a function that scores a chunk."""
     if server is not None:
         with connect(server, credentials, _SERVER_SECONDS) as client:
-            yield None, True, partial(_score_remotely, client, job.bundle)
+            classes = partial(class_names_of, client, job.bundle)
+            yield None, classes, True, partial(_score_remotely, client, job.bundle)
         return
     KERNEL.on_event = _announce
     bundle = read_bundle(job.bundle)
     gate = None if bundle.gate is None else bundle.gate.at(int(time.time() * 1000.0))
     needs_logits = gate is not None and gate.needs_logits
-    yield bundle, needs_logits, partial(bundle_columns, ScoringPolicy(Scorer.of(bundle), gate), gate)
+    policy = ScoringPolicy(Scorer.of(bundle), gate)
+    yield bundle, bundle.class_names, needs_logits, partial(bundle_columns, policy, gate)
 
 
 def _announce(event: str) -> None:
@@ -224,7 +230,7 @@ def _announce(event: str) -> None:
 def _score_remotely(client: Client, model: str, chunk: Predictions) -> Columns:
     scored = client.score(
         model,
-        chunk.probs if chunk.logits is None else chunk.logits,
+        chunk.rows if chunk.logits is None else chunk.logits,
         logits=chunk.logits is not None,
         prediction_ids=chunk.ids,
         partial_ok=True,

@@ -1,6 +1,6 @@
 """`darksight.v1` as JSON, in protobuf's own mapping with the names of the proto files.
 
-The rows of a score call may also be a plain list of lists of numbers.
+The rows of a score call may also be a plain list of lists of numbers, and its `top` a list of objects.
 """
 
 from __future__ import annotations
@@ -69,6 +69,8 @@ def _check_parameters(parameters: Mapping[str, str], given: Mapping[str, Any]) -
 
 def _read_message(kind: type[Message], given: dict[str, Any]) -> Message:
     rows = _take_rows(given) if kind is monitor_pb2.ScoreRequest else None
+    if kind is monitor_pb2.ScoreRequest and isinstance(given.get("top"), list):
+        given["top"] = {"rows": given["top"]}
     check_lists(given, counts_numbers=True)
     try:
         message = json_format.ParseDict(given, kind())

@@ -15,6 +15,9 @@ from darksight_client.results.columns import COLUMNS, ScoreColumns, ScoreStreamC
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from numpy.typing import NDArray
 
+from darksight_core.errors import ConfigError
+from darksight_core.rows.partial import TopRows, TopRowsError
+from darksight_core.rows.resolution import MAX_TOP, name_of, number_of
 from darksight_core.rows.tags import MAX_TAGS, REFERENCE, TagSet, find_problem
 from darksight_core.runtime.result_block import byte_range
 from darksight_service.errors import RequestError, report_error
@@ -43,6 +46,8 @@ _MAX_CLASSES = 1 << 20
 # Rows, tags of rows and outcomes that are messages of their own, in one call: each becomes several objects. A tensor
 # may have more.
 _MAX_MESSAGES = 1 << 16
+# Places of all rows of the most probable classes: a short message may ask for many empty ones.
+_MAX_TOP_VALUES = 1 << 22
 _MAX_FILTER = 1_000
 _FOREVER = (1 << 48) - 1
 
@@ -112,13 +117,12 @@ def _span_attributes(reply: ScoreReply) -> dict[str, str | int | bool]:
 )
 def score(service: Service, request: monitor_pb2.ScoreRequest, call: Call) -> ScoreReply:
     """Score a batch of predictions."""
-    values = read_values(request)
+    values, class_names = read_values(request)
     ids = request.prediction_ids
+    rows = len(values) if isinstance(values, TopRows) else values.shape[0]
     # An empty field is not converted, which would take longer than to look.
     if ids:
-        _check_count(ids, values.shape[0], "prediction_ids")
-    if request.class_names:
-        _check_count(request.class_names, values.shape[1], "class_names")
+        _check_count(ids, rows, "prediction_ids")
     return service.scoring.score(
         request.model,
         request.version,
@@ -129,11 +133,12 @@ def score(service: Service, request: monitor_pb2.ScoreRequest, call: Call) -> Sc
         partial_ok=request.partial_ok,
         batch_id=request.batch_id,
         idempotency_key=request.idempotency_key,
-        tags=_tags(request, values.shape[0]) if request.tags or request.row_tags else (),
+        tags=_tags(request, rows) if request.tags or request.row_tags else (),
         trace=call.trace,
         is_wanted=call.is_active,
-        class_names=tuple(request.class_names) if request.class_names else (),
+        class_names=class_names,
         is_probe=request.probe,
+        resolution=request.resolution,
     )
 
 
@@ -204,14 +209,22 @@ def list_points(service: Service, request: monitor_pb2.ListPointsRequest, call: 
     )
 
 
-def read_values(request: monitor_pb2.ScoreRequest) -> NDArray[np.float32] | Tensor:
-    """The rows of a request, (n, K)."""
+def read_values(request: monitor_pb2.ScoreRequest) -> tuple[NDArray[np.float32] | Tensor | TopRows, tuple[str, ...]]:
+    """The rows of a request, and the names of their classes if it has them."""
     kind = request.WhichOneof("predictions")
+    values: NDArray[np.float32] | Tensor
+    if kind == "top":
+        return _read_top(request)
     if kind == "tensor":
-        return _read_tensor(request.tensor)
-    if kind == "rows":
-        return _read_rows(request.rows)
-    raise RequestError("predictions: the request has neither a tensor nor rows", field="predictions")
+        values = _read_tensor(request.tensor)
+    elif kind == "rows":
+        values = _read_rows(request.rows)
+    else:
+        raise RequestError("predictions: the request has neither a tensor, rows nor top", field="predictions")
+    if not request.class_names:
+        return values, ()
+    _check_count(request.class_names, values.shape[1], "class_names")
+    return values, tuple(request.class_names)
 
 
 def _tags(request: monitor_pb2.ScoreRequest, rows: int) -> Tags:
@@ -270,6 +283,44 @@ def _read_rows(rows: monitor_pb2.Rows) -> NDArray[np.float32]:
                 f"rows[{number}]: has {len(row.values)} values, but row 0 has {classes}", field="rows", row=number
             )
     return np.array([row.values for row in rows.rows], dtype=np.float32).reshape(len(rows.rows), classes)
+
+
+def _read_top(request: monitor_pb2.ScoreRequest) -> tuple[TopRows, tuple[str, ...]]:
+    """Rows of the most probable classes, and the names that their numbers refer to."""
+    rows = request.top.rows
+    _check_count(rows, _MAX_MESSAGES, "top")
+    _check_count(request.class_names, _MAX_CLASSES, "class_names")
+    if request.is_logits:
+        raise RequestError("is_logits: does not apply to top, which has log-probabilities", field="is_logits")
+    try:
+        k = max((1, *(len(row.log_probabilities) for row in rows)))
+        k = number_of(request.resolution) if request.resolution else k
+    except ConfigError as error:
+        raise RequestError(error.message, field="resolution") from None
+    if k < 1 or k * len(rows) > _MAX_TOP_VALUES:
+        text = f"{len(rows):,} rows of resolution {name_of(k)}; it must be top1 to top{MAX_TOP}, and rows times places"
+        raise RequestError(f"top: {text} at most {_MAX_TOP_VALUES:,}", field="top")
+    names = {name: number for number, name in enumerate(request.class_names)}
+    if len(names) < len(request.class_names):
+        raise RequestError("class_names: a name is given twice", field="class_names")
+    is_named = not names and any(row.class_names for row in rows)
+    classes, logs = np.full((len(rows), k), -1, dtype=np.int32), np.full((len(rows), k), -np.inf)
+    for number, row in enumerate(rows):
+        values, known = row.log_probabilities, list(row.classes)
+        is_mixed = bool(row.classes and (row.class_names or is_named))
+        known += [names.setdefault(name, len(names)) for name in row.class_names]
+        if len(known) != len(values) or len(values) > k or is_mixed or min(known, default=0) < 0:
+            raise RequestError(
+                f"top[{number}]: has {len(row.classes)} classes, {len(row.class_names)} class_names and {len(values)} "
+                f"log_probabilities; give at most {k} of these, each with a class from 0 on or, in all rows, a name",
+                field="top",
+                row=number,
+            )
+        classes[number, : len(values)], logs[number, : len(values)] = known, values
+    try:
+        return TopRows(classes, logs, np.array([row.other for row in rows], dtype=np.float64)), tuple(names)
+    except TopRowsError as error:
+        raise RequestError(f"top: {error.message}", field="top") from None
 
 
 @lru_cache(maxsize=256)
@@ -332,7 +383,7 @@ def _range(value: float | None, ends: dict[str, Any]) -> monitor_pb2.AccuracyRan
 
 _POINT_FIELDS = (
     *("id", "prediction_id", "model", "version", "tags", "trace_id", "prediction_set"),
-    *(name for name in LISTED_COLUMNS if name in monitor_pb2.Point.DESCRIPTOR.fields_by_name),
+    *(name for name in LISTED_COLUMNS if name in monitor_pb2.Point.DESCRIPTOR.fields_by_name and name != "other"),
 )
 
 
@@ -345,6 +396,7 @@ def _point(row: dict[str, Any]) -> monitor_pb2.Point:
         reason=row["reason"],
         predicted=row["predicted"] if row["predicted"] >= 0 else None,
         top_probability=row["top"],
+        other=row["other"] if row["known"] else None,
         label=row["label"] if row["label"] >= 0 else None,
         probabilities=row["probs"].tolist(),
     )

@@ -13,13 +13,15 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from darksight_core.errors import ConfigError
 from darksight_core.guarantees.prediction_sets import set_classes
 from darksight_core.rows.frames import FrameError, column_order
+from darksight_core.rows.partial import TopRows
 from darksight_core.rows.schema import Reason, ScoredBatch
 from darksight_core.rows.simplex import Floats, log_softmax
 from darksight_core.runtime.result_block import ResultBlock
@@ -27,6 +29,7 @@ from darksight_service.control.registry import ActiveModel, Registry
 from darksight_service.errors import AbandonedError, RequestError
 from darksight_service.ingest.records import encode_outcomes, encode_points
 from darksight_service.scoring.tags import NO_TAGS, RowTags, Tags, read_tags
+from darksight_service.scoring.top_rows import check_top, complete_top, raise_top_error, score_top
 from darksight_service.settings.validation import check_text
 from darksight_service.store.ids import DAY_MS, MAX_ROWS, id_ms, is_batch_id, is_uuid7, make_batch_id, prediction_id
 from darksight_service.store.points import OutcomeBatch
@@ -63,6 +66,10 @@ class Tensor(NamedTuple):
     def array(self) -> NDArray[np.float32]:
         """The rows, (n, K)."""
         return np.frombuffer(self.data, "<f4").reshape(self.shape)
+
+
+Values: TypeAlias = NDArray[Any] | Tensor | TopRows
+"""Rows of a request."""
 
 
 class ScoreReply(NamedTuple):
@@ -114,7 +121,7 @@ class ScoringService:
         self,
         model: str,
         version: str,
-        values: NDArray[Any] | Tensor,
+        values: Values,
         *,
         logits: bool = False,
         prediction_ids: Sequence[str] = (),
@@ -127,6 +134,7 @@ class ScoringService:
         is_wanted: Callable[[], bool] = lambda: True,
         class_names: Sequence[str] = (),
         is_probe: bool = False,
+        resolution: str = "",
     ) -> ScoreReply:
         """Score a batch of predictions.
 
@@ -135,7 +143,8 @@ class ScoringService:
         model, version
             Name of the model; an empty version for the active one.
         values
-            Probabilities, or logits, (n, K), float32 or float64, or a tensor of them.
+            Probabilities, or logits, (n, K), float32 or float64, or a tensor of them; or the most probable classes of
+            each row.
         logits
             Whether `values` are logits.
         prediction_ids
@@ -153,39 +162,48 @@ class ScoringService:
         is_wanted
             Whether the caller still waits; asked from time to time while a large batch is scored.
         class_names
-            Classes in the order of the values of a row, if it may differ from that of the bundle.
+            Classes in the order of the values of a row, if it may differ from that of the bundle; of the most probable
+            classes, what their numbers stand for.
         is_probe
             Whether the rows are neither recorded nor counted.
+        resolution
+            What the rows resolve, such as "1e-4"; empty to recognise it.
         """
         started = time.perf_counter()
         active = self.registry.get(model, version)
-        if values.shape == (0, 0) and not isinstance(values, Tensor):
+        if isinstance(values, np.ndarray) and values.shape == (0, 0):
             # Without rows the number of classes is not known.
             values = values.reshape(0, active.bundle.scorer.n_inputs)
-        if class_names:
+        if isinstance(values, TopRows):
+            values = check_top(active, values, class_names)
+        elif class_names:
             values = _in_order(active, values, class_names)
-        self._check(active, values.shape, prediction_ids)
-        row_tags = read_tags(tags, values.shape[0]) if tags else NO_TAGS
+        rows = _check_shape(active, values)
+        if prediction_ids:
+            self._check_ids(prediction_ids, rows)
+        row_tags = read_tags(tags, rows) if tags else NO_TAGS
         delay_ms = 0
         if batch_id or idempotency_key:
             batch_id, delay_ms = self._stored_id(model, _read_key(batch_id, idempotency_key), event_ms)
         else:
             batch_id = make_batch_id(int(self._clock() * 1000.0))
         raw, given = None, values
-        if logits:
-            given = _array(values)
-            given, raw = _softmax(given), given.astype(np.float64)
-        block = self._score(active, given, raw, is_wanted, row_tags, trace)
+        if logits and not isinstance(values, TopRows):
+            array = _array(values)
+            given, raw = _softmax(array), array.astype(np.float64)
+        block = self._score(active, given, raw, is_wanted, row_tags, trace, resolution)
         if not (partial_ok or block.are_valid):
+            if isinstance(values, TopRows):
+                raise_top_error(values, active.bundle.scorer.n_inputs)
             _raise_row_error(_array(values), block, logits)
         recorded = not is_probe
         if block.rows and not is_probe:
-            call = _Call(batch_id, event_ms, delay_ms, prediction_ids, row_tags, trace)
+            call = _Call(batch_id, event_ms, delay_ms, prediction_ids, row_tags, trace, resolution)
             recorded = self._recorder.append(_record(active, call, given, block))
             _count(active, call, block, time.perf_counter() - started)
             if active.shadow is not None:
                 self._score_shadow(active.shadow, call, given, raw)
-        classes = None if active.gate.sets is None else _set_classes(given, block)
+        classes = None if active.gate.sets is None else _set_classes(active, given, block)
         return ScoreReply(model, active.version, batch_id, block, recorded, classes)
 
     def report(
@@ -224,20 +242,6 @@ class ScoringService:
         batch = OutcomeBatch(model, now, tuple(prediction_ids), codes, observed)
         return len(codes) if self._recorder.append(encode_outcomes(batch)) else 0
 
-    def _check(self, active: ActiveModel, shape: tuple[int, ...], ids: Sequence[str]) -> None:
-        """Check the request as a whole."""
-        classes = active.bundle.scorer.n_inputs
-        if len(shape) != 2 or shape[1] != classes:
-            raise RequestError(
-                f"predictions: model {active.model!r} has {classes} classes, but the tensor has the shape "
-                f"{'x'.join(map(str, shape))}",
-                field="predictions",
-            )
-        if shape[0] > MAX_ROWS:
-            raise RequestError(f"predictions: {shape[0]:,} rows are more than {MAX_ROWS:,}", field="predictions")
-        if ids:
-            self._check_ids(ids, shape[0])
-
     def _check_ids(self, ids: Sequence[str], rows: int) -> None:
         if len(ids) != rows:
             raise RequestError(f"prediction_ids: got {len(ids)} ids for {rows} rows", field="prediction_ids")
@@ -275,11 +279,12 @@ class ScoringService:
     def _score(
         self,
         active: ActiveModel,
-        values: NDArray[Any] | Tensor,
+        values: Values,
         logits: Floats | None,
         is_wanted: Callable[[], bool],
         row_tags: RowTags,
         trace: bytes,
+        resolution: str,
     ) -> ResultBlock:
         if logits is None and active.gate.needs_logits:
             raise RequestError(
@@ -291,36 +296,40 @@ class ScoringService:
         tags: Tags = () if active.gate.segments is None else row_tags.dicts()
         try:
             if isinstance(values, Tensor) and values.shape[0] <= _PIECE:
-                return policy.score_block(values.data, values.shape[0], tags)
-            values = _array(values)
-            if len(values) <= _PIECE:
-                return ResultBlock.of(policy.score(values, logits=logits, tags=tags))
+                return policy.score_block(values.data, values.shape[0], tags, resolution or None)
             pieces = []
-            for start in range(0, len(values), _PIECE):
-                if not is_wanted():
+            for start in range(0, max(_rows_of(values), 1), _PIECE):
+                if start and not is_wanted():
                     raise AbandonedError("the caller has cancelled the call")
                 part = slice(start, start + _PIECE)
                 some = tags if isinstance(tags, Mapping) else tags[part]
-                pieces.append(policy.score(values[part], logits=None if logits is None else logits[part], tags=some))
-            return ResultBlock.of(ScoredBatch.join(pieces))
+                if isinstance(values, TopRows):
+                    pieces.append(score_top(policy, values.take(part), some))
+                    continue
+                raw = None if logits is None else logits[part]
+                pieces.append(policy.score(_array(values)[part], logits=raw, tags=some, resolution=resolution or None))
+            return ResultBlock.of(pieces[0] if len(pieces) == 1 else ScoredBatch.join(pieces))
         except AbandonedError:
             raise
+        except ConfigError as error:
+            # The bundle is not calibrated for such rows.
+            raise RequestError(f"resolution: {error.message}", field="resolution") from None
         except Exception:
             # The caller gets the decision for unscored rows and not an error.
             _log.exception("scoring_failed", extra=_log_fields(active, trace))
-            return ResultBlock.of(policy.unscored(values.shape[0]))
+            return ResultBlock.of(policy.unscored(_rows_of(values)))
 
     def _score_shadow(
         self,
         shadow: ActiveModel,
         call: _Call,
-        values: NDArray[Any] | Tensor,
+        values: Values,
         logits: Floats | None,
     ) -> None:
         """Score with the shadow version too; the caller does not see its results or failures."""
         started = time.perf_counter()
         try:
-            block = self._score(shadow, values, logits, lambda: True, call.tags, call.trace)
+            block = self._score(shadow, values, logits, lambda: True, call.tags, call.trace, call.resolution)
             # With the prediction ids of the reply, so that outcomes match the shadow's points too.
             ids = call.prediction_ids or [prediction_id(call.batch_id, row) for row in range(block.rows)]
             shadow_id = make_batch_id(id_ms(call.batch_id), call.batch_id[9:])
@@ -340,12 +349,13 @@ class _Call(NamedTuple):
     prediction_ids: Sequence[str]
     tags: RowTags
     trace: bytes
+    resolution: str
 
 
 def _record(
     active: ActiveModel,
     call: _Call,
-    values: NDArray[Any] | Tensor,
+    values: Values,
     block: ResultBlock,
     *,
     is_shadow: bool = False,
@@ -358,7 +368,7 @@ def _record(
         call.event_ms,
         call.prediction_ids,
         block,
-        values.data if isinstance(values, Tensor) else _float32(values),
+        values.data if isinstance(values, Tensor) else _float32(_whole(active, values, block)),
         call.delay_ms,
         (call.tags.encoded, call.tags.references),
         call.trace,
@@ -407,9 +417,32 @@ def _in_order(active: ActiveModel, values: NDArray[Any] | Tensor, names: Sequenc
         raise RequestError(error.message, field="class_names") from None
 
 
-def _set_classes(values: NDArray[Any] | Tensor, block: ResultBlock) -> NDArray[np.int32] | None:
+def _check_shape(active: ActiveModel, values: Values) -> int:
+    """Number of rows; RequestError if they are too many, or not of the classes of the model."""
+    rows, classes = _rows_of(values), active.bundle.scorer.n_inputs
+    if not isinstance(values, TopRows) and (len(values.shape) != 2 or values.shape[1] != classes):
+        raise RequestError(
+            f"predictions: model {active.model!r} has {classes} classes, but the tensor has the shape "
+            f"{'x'.join(map(str, values.shape))}",
+            field="predictions",
+        )
+    if rows > MAX_ROWS:
+        raise RequestError(f"predictions: {rows:,} rows are more than {MAX_ROWS:,}", field="predictions")
+    return rows
+
+
+def _rows_of(values: Values) -> int:
+    return values.shape[0] if isinstance(values, Tensor) else len(values)
+
+
+def _whole(active: ActiveModel, values: Values, block: ResultBlock) -> NDArray[Any]:
+    """The rows of all classes, (n, K)."""
+    return complete_top(active.bundle.scorer, values, block) if isinstance(values, TopRows) else _array(values)
+
+
+def _set_classes(active: ActiveModel, values: Values, block: ResultBlock) -> NDArray[np.int32] | None:
     sizes = block.column("set_size")
-    return set_classes(_array(values), sizes) if sizes.any() else None
+    return set_classes(_whole(active, values, block), sizes) if sizes.any() else None
 
 
 def _array(values: NDArray[Any] | Tensor) -> NDArray[Any]:

@@ -19,21 +19,29 @@ _HALF = np.float32(0.5)
 _NORMAL, _ONE = (np.float32(number).view(np.uint32) for number in (2.0**-14, 1.0))
 _ROUNDED = np.uint32((0xFFF - (112 << 23)) % (1 << 32))
 
-ProbabilityCodec = Callable[[NDArray[np.float32]], NDArray[np.uint8]]
-"""Bytes to keep of probabilities (n, K): (n, bytes), of no bytes if none are kept."""
+ProbabilityCodec = Callable[[NDArray[np.float32], NDArray[np.integer]], NDArray[np.uint8]]
+"""Bytes to keep of probabilities (n, K), of which so many (n,) came with the row, 0 for all: (n, bytes)."""
 
 
 def parse_probability_codec(text: str) -> ProbabilityCodec:
-    """How to keep probabilities: `float16`, `topK:5` for the five largest of each row, or `none`."""
+    """How to keep probabilities: `float16`, `topK:5` for the five largest that came with each row, or `none`."""
     if text == "float16":
-        return _all_float16
+        return lambda probs, known: _all_float16(probs)
     if text == "none":
-        return lambda probs: np.empty((len(probs), 0), dtype=np.uint8)
+        return lambda probs, known: np.empty((len(probs), 0), dtype=np.uint8)
     found = re.fullmatch(r"topK:([1-9][0-9]{0,3})", text)
     if found is None:
         raise ConfigError(f"probabilities are kept as float16, topK:<k> or none, not {text!r}")
     k = int(found[1])
-    return lambda probs: _top(probs, k)
+    return lambda probs, known: _top(_given(probs, known), k)
+
+
+def _given(probs: NDArray[np.float32], known: NDArray[np.integer]) -> NDArray[np.float32]:
+    """The probabilities that came with the rows: those that were completed, which are the smallest, are zero."""
+    if not known.any():
+        return probs
+    ranks = np.argsort(np.argsort(-probs, axis=1, kind="stable"), axis=1, kind="stable")
+    return np.where((known[:, None] > 0) & (ranks >= known[:, None]), np.float32(0.0), probs)
 
 
 def _all_float16(probs: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -62,6 +62,7 @@ class Bodies:
         infer = {"id": "a", "inputs": [tensor], "outputs": [{"name": "p_value", "parameters": {"binary_data": True}}]}
         binary = {**tensor, "parameters": {"binary_data_size": rows.nbytes}}
         del binary["data"]
+        tokens = [{"token": "class 1", "logprob": -0.1}, {"token": "a", "logprob": -3}]
         corners = [{"x": 0, "y": 0}, {"x": 1, "y": 0}, {"x": 0, "y": 1}]
         base, infer_path = f"/v1/models/{model}", f"/v2/models/{model}/infer"
         self._seeds: list[tuple[str, str, dict[str, Any], bytes]] = [
@@ -69,6 +70,8 @@ class Bodies:
             ("POST", infer_path, {"inputs": [tensor], "parameters": {"partial_ok": True}}, b""),
             ("POST", infer_path, {"inputs": [binary]}, rows.tobytes()),
             ("POST", f"{base}/score", {"rows": values, "partial_ok": True, "prediction_ids": ["a", "b"]}, b""),
+            ("POST", f"{base}/score", {"top": [{"classes": [1, 0], "log_probabilities": [-0.1, -3]}]}, b""),
+            ("POST", f"{base}/events", {"choices": [{"logprobs": {"content": [{"top_logprobs": tokens}]}}]}, b""),
             ("POST", f"{base}/score", {"tensor": {"shape": shape, "data": "AAAA"}, "event_time": _TIME}, b""),
             ("POST", f"{base}/outcomes", {"outcomes": [{"prediction_id": "a", "label": 1, "observed_at": _TIME}]}, b""),
             ("POST", f"{base}/policy/dry-run", {"policy": {"alpha": 0.1}, "since": _TIME}, b""),

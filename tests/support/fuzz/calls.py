@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from darksight_client.stubs.inference import grpc_predict_v2_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from numpy.typing import NDArray
 
-__all__ = ["INFER", "SCORE", "admin_seeds", "infer_seeds", "score_seeds", "spoil"]
+__all__ = ["INFER", "SCORE", "admin_seeds", "hostile_top_requests", "infer_seeds", "score_seeds", "spoil"]
 
 SCORE, INFER = "/darksight.v1.MonitorService/Score", "/inference.GRPCInferenceService/ModelInfer"
 
@@ -41,6 +42,58 @@ def score_seeds(model: str, probs: NDArray[np.float32]) -> list[bytes]:
         ),
     ]
     return [message.SerializeToString() for message in found]
+
+
+def hostile_top_requests(model: str, names: Sequence[str], count: int, seed: int) -> Iterator[bytes]:
+    """ScoreRequests of rows of the most probable classes, most of them wrong in one way or several.
+
+    Parameters
+    ----------
+    model
+        Name of the model.
+    names
+        Its classes.
+    count, seed
+        How many requests, and which.
+    """
+    rng = random.Random(seed)
+    logs = (-0.1, -0.5, -3.0, -40.0, -9999.0, 0.0, 1e-9, 0.5, 700.0, math.nan, math.inf, -math.inf, 1e308)
+    numbers = (0, 1, 2, len(names) - 1, len(names), -1, -2, 2**31 - 1, -(2**31))
+    others = (0.0, 0.0, 0.01, 0.5, 1.0, 1.5, -0.1, math.nan, math.inf)
+    resolutions = ("", "", "", "top2", "top3", "top20", "top1000", "top1001", "top0", "full", "1e-4", "x" * 5_000, "\0")
+
+    def row() -> monitor_pb2.TopRow:
+        k = rng.choice((0, 1, 2, 2, 3, 3, 4, 50, 2_000))
+        is_good, is_named = rng.random() < 0.6, rng.random() < 0.4
+        chosen = (
+            rng.sample(range(len(names)), min(k, len(names))) if is_good else [rng.choice(numbers) for _ in range(k)]
+        )
+        values = [math.log(0.9 / max(len(chosen), 1))] * len(chosen) if is_good else [rng.choice(logs) for _ in chosen]
+        if rng.random() < 0.05:
+            values = values[1:]
+        known = [names[each] if 0 <= each < len(names) else rng.choice(_TEXTS) for each in chosen]
+        return monitor_pb2.TopRow(
+            classes=[] if is_named else chosen,
+            class_names=known if is_named or rng.random() < 0.02 else [],
+            log_probabilities=values,
+            other=0.0 if is_good else rng.choice(others),
+        )
+
+    for _ in range(count):
+        message = monitor_pb2.ScoreRequest(
+            model=model,
+            top=monitor_pb2.TopRows(rows=[row() for _ in range(rng.choice((0, 1, 1, 2, 5)))]),
+            resolution=rng.choice(resolutions),
+            partial_ok=rng.random() < 0.5,
+            is_logits=rng.random() < 0.03,
+        )
+        if rng.random() < 0.1:
+            message.class_names.extend(rng.choice((names, [*names, names[0]], ["unknown"], [""])))
+        if rng.random() < 0.05:
+            message.prediction_ids.extend(rng.choice(_TEXTS) for _ in message.top.rows)
+        if rng.random() < 0.05:
+            message.tags["camera"] = rng.choice(_TEXTS)
+        yield message.SerializeToString()
 
 
 def infer_seeds(model: str, probs: NDArray[np.float32]) -> list[bytes]:

@@ -11,6 +11,8 @@ from darksight_service.store.ids import id_ms
 from hypothesis import given
 from hypothesis import strategies as st
 
+from darksight_core.rows.partial import TopRows
+
 LIMIT = 4 << 20
 
 
@@ -88,6 +90,19 @@ def test_parts_hold_all_rows_in_order_and_fit(rows: int, classes: int, has_names
         # The largest prediction set has a number of one or two bytes for each class.
         assert part.rows * (42 + 1 + classes * (1 if classes <= 128 else 2)) <= limit
         assert len(part.request.SerializeToString()) <= limit or part.rows == 1
+
+
+def test_rows_of_the_most_probable_classes_travel_without_empty_places() -> None:
+    """In parts that the server can complete, each with the resolution of all."""
+    rows = TopRows(np.array([[2, 0, -1]] * 1_500), np.log([[0.9, 0.05, 1.0]] * 1_500), np.full(1_500, 0.01))
+
+    parts = score_parts("m", rows, LIMIT)
+
+    assert [part.rows for part in parts] == [1024, 476]
+    assert {part.request.resolution for part in parts} == {"top3"}
+    row = parts[1].request.top.rows[0]
+    assert (list(row.classes), row.other) == ([2, 0], 0.01)
+    assert list(row.log_probabilities) == np.log([0.9, 0.05]).tolist()
 
 
 def test_ids_must_be_as_many_as_rows() -> None:

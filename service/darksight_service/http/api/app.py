@@ -11,7 +11,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 
 from starlette.responses import RedirectResponse, Response
@@ -123,8 +123,14 @@ def make_api(
             else:
                 add(route, operation, answer_infer(bound) if operation.name == "ModelInfer" else answer_state(bound))
     score = OPERATIONS["Score"]
+
+    def class_names(model: str) -> Sequence[str]:
+        active = service.scoring.models().get(model)
+        return () if active is None else active.bundle.class_names
+
     for route in EVENT_ROUTES:
-        add(route, score, EventAnswer(BoundOperation(score, service, callers), passive or {}, service.counts))
+        bound = BoundOperation(score, service, callers)
+        add(route, score, EventAnswer(bound, passive or {}, class_names, service.counts))
     return App(routes, access)
 
 

@@ -1,9 +1,9 @@
 """CloudEvents of inference loggers: the service listens, and the model server waits for nothing.
 
 KServe's logger and Seldon's send the request and the response of a model as two events with one id. The response has
-the probabilities: it is scored as by `Score`, and the sender gets 202 without a body when the points are on disk.
-Tags come from the attributes and the data of the response. Requests are accepted and ignored. An event whose attribute
-`probe` is true is scored, and neither stored nor counted.
+the probabilities, or the likeliest tokens of a language model: it is scored as by `Score`, and the sender gets 202
+without a body when the points are on disk. Tags come from the attributes and the data of the response. Requests are
+accepted and ignored. An event whose attribute `probe` is true is scored, and neither stored nor counted.
 
 Events are delivered at least once. The idempotency key is made from what is the same in every delivery: source, id,
 type and time of the event. So points are stored once.
@@ -17,18 +17,20 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
 
+from darksight_client.requests import row_fields
 from darksight_client.stubs.darksight.v1 import monitor_pb2
 from starlette.responses import Response
 
 from darksight_core.errors import DarkSightError
 from darksight_core.rows.tags import find_problem
+from darksight_core.rows.tokens import ClassTokens, TokenError, answer_positions
 from darksight_service.errors import OverloadedError, RequestError
 from darksight_service.http.api.payloads import find_rows, read_payload
 from darksight_service.http.inputs import read_json
@@ -106,6 +108,8 @@ class EventAnswer:
         Runs the operation Score.
     models
         How events are read, by name of the model.
+    class_names
+        The classes of a model by its name; none if there is no such model.
     counts
         Counters of the process.
     """
@@ -114,11 +118,13 @@ class EventAnswer:
         self,
         score: Callable[[monitor_pb2.ScoreRequest, HttpCall], monitor_pb2.ScoreResponse],
         models: Mapping[str, PassiveModel],
+        class_names: Callable[[str], Sequence[str]],
         counts: ProcessCounts,
     ) -> None:
         self._score = score
         self._models = models
         self._services = {passive.service or model: model for model, passive in models.items()}
+        self._class_names = class_names
         self._counts = counts
 
     def __call__(self, request: Request, call: HttpCall) -> Response:
@@ -143,14 +149,11 @@ class EventAnswer:
         """Score a response."""
         check_text("model", model, _MAX_NAME)
         passive = self._models.get(model, PassiveModel())
-        rows = find_rows(dict(event.payload), event.rest, passive.output)
-        if len(rows) > _MAX_ROWS:
-            raise RequestError(f"data: has {len(rows):,} rows; the limit is {_MAX_ROWS:,}", field="data")
+        fields, rows = self._rows_of(event, model, passive)
         message = monitor_pb2.ScoreRequest(
             model=model,
-            tensor=monitor_pb2.Tensor(shape=rows.shape, data=rows.tobytes()),
-            is_logits=passive.logits,
-            prediction_ids=[f"{event.request_id}-{row}" for row in range(len(rows))],
+            **fields,
+            prediction_ids=[f"{event.request_id}-{row}" for row in range(rows)],
             idempotency_key=event.key,
             probe=event.attributes.get("probe") == "true",
             tags=_tags_of(event, passive.tags),
@@ -163,6 +166,23 @@ class EventAnswer:
         if not (self._score(message, call).recorded or message.probe):
             error = OverloadedError("the event is not on disk: the spool is full", retry_seconds=_RETRY_SECONDS)
             raise HttpError(error, HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _rows_of(self, event: Event, model: str, passive: PassiveModel) -> tuple[dict[str, Any], int]:
+        """The fields of the request with the rows of a response, and the number of rows."""
+        positions = answer_positions(event.payload)
+        if positions:
+            try:
+                top = ClassTokens(self._class_names(model)).rows(positions[:1])
+            except TokenError as error:
+                raise RequestError(f"data: {error.message}", field="data") from None
+            # An answer that is none of the classes is a point with the reason INVALID.
+            fields, rows = row_fields(top, slice(None))
+            return {**fields, "partial_ok": True}, rows
+        values = find_rows(dict(event.payload), event.rest, passive.output)
+        if len(values) > _MAX_ROWS:
+            raise RequestError(f"data: has {len(values):,} rows; the limit is {_MAX_ROWS:,}", field="data")
+        fields, rows = row_fields(values, slice(None))
+        return {**fields, "is_logits": passive.logits}, rows
 
     def _model_of(self, found: Mapping[str, str]) -> str:
         """The model that the attributes of an event name."""

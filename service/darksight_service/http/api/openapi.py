@@ -236,4 +236,6 @@ def _item(field: FieldDescriptor, schemas: dict[str, Schema]) -> Schema:
     if field.message_type.full_name == _TIME:
         return {"type": "string", "format": "date-time"}
     found = _message_schema(field.message_type, schemas)
+    if field.message_type.name == "TopRows":
+        return {"anyOf": [{"type": "array", "items": _reference("darksight.v1.TopRow")}, found]}
     return {"anyOf": [_ROWS, found]} if field.message_type.name == "Rows" else found

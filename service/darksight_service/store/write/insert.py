@@ -220,7 +220,8 @@ class Inserter:
             copy.write(HEADER)
             for group in groups:
                 points = group.points
-                for part in binary_rows(points, sql_values(group), self._codec(points.probs), tag_blobs(group)):
+                probs = self._codec(points.probs, points.known)
+                for part in binary_rows(points, sql_values(group), probs, tag_blobs(group)):
                     copy.write(part.view(np.uint8).data)
             copy.write(TRAILER)
 
@@ -409,7 +410,7 @@ def sqlite_statements(group: BundlePoints, codec: ProbabilityCodec) -> Iterator[
     of them in each row that took a third of the whole insert. So booleans are numbers and blobs bytearrays, and columns
     that are NULL in all rows are not named. Several rows in a statement take a fifth less time than one in each.
     """
-    points, probs = group.points, codec(group.points.probs)
+    points, probs = group.points, codec(group.points.probs, group.points.known)
     rows = len(points)
     has_probs: list[bool] = np.asarray(np.isfinite(points.probs).all(axis=1)).tolist()
     columns: dict[str, Iterable[Any]] = {"id": map(bytearray, points.id_bytes())}

@@ -101,3 +101,25 @@ def test_predictions_of_known_classes() -> None:
     assert turned.top.classes.tolist() == [[1, 0]]
     np.testing.assert_allclose(turned.probs, [[0.3, 0.6, 0.1]], rtol=1e-5)
     assert turned.probs.argmax() == turned.top.classes[0, 0]
+
+
+def test_valid_rows_are_those_that_are_not_refused() -> None:
+    """Whatever is wrong with a row, and alone or among others."""
+    rng = np.random.default_rng(3)
+    classes = rng.choice([-2, -1, 0, 1, 2, 3, 4], (400, 3), p=[0.02, 0.3, 0.2, 0.2, 0.2, 0.06, 0.02])
+    logs = rng.choice(
+        [-0.1, -1.5, -3.0, -np.inf, np.nan, 0.5, 800.0], (400, 3), p=[0.2, 0.5, 0.2, 0.04, 0.02, 0.02, 0.02]
+    )
+    rows = TopRows(classes, logs, rng.choice([0.0, 0.01, 0.5, 2.0, np.nan], 400, p=[0.6, 0.2, 0.1, 0.05, 0.05]))
+
+    def is_refused(row: int) -> bool:
+        try:
+            rows.take(slice(row, row + 1)).check(4)
+        except TopRowsError:
+            return True
+        return False
+
+    valid = rows.valid(4)
+
+    assert 20 < valid.sum() < 380
+    assert valid.tolist() == [not is_refused(row) for row in range(400)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from darksight_service.store.probabilities import parse_probability_codec
+from darksight_service.store.probabilities import decode_probs, parse_probability_codec
 
 
 def test_probabilities_are_kept_as_numpy_rounds_them():
@@ -18,4 +18,15 @@ def test_probabilities_are_kept_as_numpy_rounds_them():
     for probs in (good[: len(good) // 4 * 4].reshape(-1, 4), values[:, None], values[None], np.empty((3, 0), "<f4")):
         with np.errstate(over="ignore", invalid="ignore"):
             expected = probs.astype("<f2").view(np.uint8).reshape(len(probs), 2 * probs.shape[1])
-        np.testing.assert_array_equal(parse_probability_codec("float16")(probs), expected)
+        known = np.zeros(len(probs), dtype=np.int32)
+        np.testing.assert_array_equal(parse_probability_codec("float16")(probs, known), expected)
+
+
+def test_the_largest_that_came_with_a_row_are_kept():
+    """What was completed is not, whatever else there is room for."""
+    probs = np.array([[0.5, 0.2, 0.1, 0.1, 0.05, 0.03, 0.02]] * 2, dtype=np.float32)
+
+    kept = parse_probability_codec("topK:3")(probs, np.array([2, 0]))
+
+    found = decode_probs([row.tobytes() for row in kept])
+    np.testing.assert_allclose(found, [[0.5, 0.2, 0, 0, 0, 0, 0], [0.5, 0.2, 0.1, 0, 0, 0, 0]], atol=1e-4)

@@ -66,8 +66,26 @@ class Rows(_message.Message):
     rows: _containers.RepeatedCompositeFieldContainer[Row]
     def __init__(self, rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
 
+class TopRow(_message.Message):
+    __slots__ = ("classes", "class_names", "log_probabilities", "other")
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
+    LOG_PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    OTHER_FIELD_NUMBER: _ClassVar[int]
+    classes: _containers.RepeatedScalarFieldContainer[int]
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    log_probabilities: _containers.RepeatedScalarFieldContainer[float]
+    other: float
+    def __init__(self, classes: _Optional[_Iterable[int]] = ..., class_names: _Optional[_Iterable[str]] = ..., log_probabilities: _Optional[_Iterable[float]] = ..., other: _Optional[float] = ...) -> None: ...
+
+class TopRows(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[TopRow]
+    def __init__(self, rows: _Optional[_Iterable[_Union[TopRow, _Mapping]]] = ...) -> None: ...
+
 class ScoreRequest(_message.Message):
-    __slots__ = ("model", "version", "tensor", "rows", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "tags", "row_tags", "class_names", "idempotency_key", "probe")
+    __slots__ = ("model", "version", "tensor", "rows", "top", "is_logits", "prediction_ids", "event_time", "partial_ok", "batch_id", "tags", "row_tags", "class_names", "idempotency_key", "probe", "resolution")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +97,7 @@ class ScoreRequest(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     TENSOR_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TOP_FIELD_NUMBER: _ClassVar[int]
     IS_LOGITS_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_IDS_FIELD_NUMBER: _ClassVar[int]
     EVENT_TIME_FIELD_NUMBER: _ClassVar[int]
@@ -89,10 +108,12 @@ class ScoreRequest(_message.Message):
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
     PROBE_FIELD_NUMBER: _ClassVar[int]
+    RESOLUTION_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     tensor: Tensor
     rows: Rows
+    top: TopRows
     is_logits: bool
     prediction_ids: _containers.RepeatedScalarFieldContainer[str]
     event_time: _timestamp_pb2.Timestamp
@@ -103,7 +124,8 @@ class ScoreRequest(_message.Message):
     class_names: _containers.RepeatedScalarFieldContainer[str]
     idempotency_key: str
     probe: bool
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., is_logits: bool = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: bool = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ..., idempotency_key: _Optional[str] = ..., probe: bool = ...) -> None: ...
+    resolution: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., tensor: _Optional[_Union[Tensor, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., top: _Optional[_Union[TopRows, _Mapping]] = ..., is_logits: bool = ..., prediction_ids: _Optional[_Iterable[str]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., partial_ok: bool = ..., batch_id: _Optional[bytes] = ..., tags: _Optional[_Mapping[str, str]] = ..., row_tags: _Optional[_Iterable[_Union[Tags, _Mapping]]] = ..., class_names: _Optional[_Iterable[str]] = ..., idempotency_key: _Optional[str] = ..., probe: bool = ..., resolution: _Optional[str] = ...) -> None: ...
 
 class Tags(_message.Message):
     __slots__ = ("tags",)
@@ -272,7 +294,7 @@ class ListPointsResponse(_message.Message):
     def __init__(self, points: _Optional[_Iterable[_Union[Point, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Point(_message.Message):
-    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "tags", "trace_id", "prediction_set", "odds")
+    __slots__ = ("id", "prediction_id", "model", "version", "received_at", "event_time", "x", "y", "log_density", "log_kde", "p_value", "decision", "reason", "predicted", "top_probability", "label", "probabilities", "tags", "trace_id", "prediction_set", "odds", "known", "other")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -301,6 +323,8 @@ class Point(_message.Message):
     TRACE_ID_FIELD_NUMBER: _ClassVar[int]
     PREDICTION_SET_FIELD_NUMBER: _ClassVar[int]
     ODDS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    OTHER_FIELD_NUMBER: _ClassVar[int]
     id: str
     prediction_id: str
     model: str
@@ -322,4 +346,6 @@ class Point(_message.Message):
     trace_id: str
     prediction_set: _containers.RepeatedScalarFieldContainer[int]
     odds: float
-    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ..., odds: _Optional[float] = ...) -> None: ...
+    known: int
+    other: float
+    def __init__(self, id: _Optional[str] = ..., prediction_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., received_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., event_time: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., x: _Optional[float] = ..., y: _Optional[float] = ..., log_density: _Optional[float] = ..., log_kde: _Optional[float] = ..., p_value: _Optional[float] = ..., decision: _Optional[_Union[Decision, str]] = ..., reason: _Optional[_Union[Reason, str]] = ..., predicted: _Optional[int] = ..., top_probability: _Optional[float] = ..., label: _Optional[int] = ..., probabilities: _Optional[_Iterable[float]] = ..., tags: _Optional[_Mapping[str, str]] = ..., trace_id: _Optional[str] = ..., prediction_set: _Optional[_Iterable[int]] = ..., odds: _Optional[float] = ..., known: _Optional[int] = ..., other: _Optional[float] = ...) -> None: ...

@@ -70,9 +70,10 @@ function showDetail(point) {
   const detail = at("detail");
   detail.hidden = false;
   const order = point.probs.map((value, number) => [value, number]).sort((a, b) => b[0] - a[0]).slice(0, 15);
-  const bars = order.flatMap(([value, number]) => [
+  const source = (rank) => (point.known && rank >= point.known ? " completed" : "");
+  const bars = order.flatMap(([value, number], rank) => [
     element("span", { class: "swatch", style: `background:${classColour(number)}` }), element("span", {}, className(number)),
-    element("div", { class: "bar-track" }, element("div", { class: "bar-fill", style: `width:${100 * Math.max(value, 0)}%` })), element("span", {}, percent(value, 2)),
+    element("div", { class: "bar-track" }, element("div", { class: "bar-fill", style: `width:${100 * Math.max(value, 0)}%` })), element("span", {}, percent(value, 2) + source(rank)),
   ]);
   const facts = [["point", point.id], ["version", point.version.slice(0, 12)], ["map coordinates", `${fixed(point.x, 2)}, ${fixed(point.y, 2)}`], ["shadow", point.is_shadow ? "yes" : "no"]];
   if (point.set_size) facts.push(["prediction set", setText(point, className)]);
