@@ -110,6 +110,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     for seed, path in enumerate(("traffic.parquet", "history/monday.parquet", "history/tuesday.parquet"), 3):
         columns = make_probs(300, CLASSES, seed=seed).T
         parquet.write_table(arrow.table({f"prob_{k}": column for k, column in enumerate(columns)}), files / path)
+    shutil.copy(ROOT / "examples/llm_responses.jsonl.gz", files)
     model = gated_bundle(files / "model.safetensors", classes=CLASSES, threshold=0.5)
     shutil.copy(model, files / "gated.safetensors")
     (files / "gap.json").write_text("[[-1, -1], [1, -1], [1, 1]]")
