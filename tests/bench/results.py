@@ -44,6 +44,7 @@ MEASURED = {
     "sets": ("darksight_core/guarantees", "darksight_core/gate"),
     "soak": _SERVICE,
     "store": ("service/darksight_service/store",),
+    "upgrade": ("service/darksight_service/metrics", "deploy/prometheus"),
 }
 """Folders whose code each benchmark measures."""
 
