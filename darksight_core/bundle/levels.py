@@ -45,8 +45,8 @@ _OTHER_WEIGHT, _LEAST_OTHER = 2.0, 1e-6
 # Largest share of a row that raised zeros may take.
 _RAISED = 0.01
 _VOTE_DECIMALS, _NO_DIGITS = -2, -4
-# Classes above which the Gaussians of the ladder would fill a file.
-_MOST_CLASSES = 1_000
+# Classes above which the Gaussians of the ladder would fill a file, and calibration rows above which their scores would.
+_MOST_CLASSES, _MOST_ROWS = 1_000, 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -227,10 +227,10 @@ class Resolutions:
         return np.exp(self.log_weights.astype(np.float64))
 
 
-def coarser_numbers(own: int, classes: int, top_k: Sequence[int] = ()) -> tuple[int, ...]:
-    """Numbers of the further levels of a bundle of rows of a resolution, from fine to coarse."""
+def coarser_numbers(own: int, classes: int, rows: int, top_k: Sequence[int] = ()) -> tuple[int, ...]:
+    """Numbers of the further levels of a bundle with so many calibration rows, from fine to coarse."""
     named = sorted({k for k in top_k if 0 < k < classes and not 0 < own <= k}, reverse=True)
-    ladder = LADDER if own <= 0 and classes <= _MOST_CLASSES else ()
+    ladder = LADDER if own <= 0 and classes <= _MOST_CLASSES and rows <= _MOST_ROWS else ()
     return (*(each for each in ladder if each != FULL and (own == FULL or each > own)), *named)
 
 

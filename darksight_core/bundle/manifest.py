@@ -24,9 +24,8 @@ __all__ = ["MAX_CALIBRATION", "MAX_STEPS", "check_manifest"]
 MAX_STEPS = 100
 """Most Newton steps of a bundle; more than ten change no point."""
 
-MAX_CALIBRATION = MAX_FILE // 14 // 8
-"""Most calibration rows: a score of 8 bytes, a class of 2 and a largest probability of 4 for each fill a file with
-eight levels."""
+MAX_CALIBRATION = MAX_FILE // 14
+"""Most calibration rows: a score of 8 bytes, a class of 2 and a largest probability of 4 for each fill a file."""
 
 _MAX_ROWS = 10**15
 _MAX_TEXT = 100_000

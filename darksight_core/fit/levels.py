@@ -75,7 +75,7 @@ def fit_levels(
     assert not isinstance(held, TopRows)
     known_other, held_other = (each.other if isinstance(each, TopRows) else None for each in (known_top, held_top))
     own = Level.fit(resolutions.own, (known, known_other), (held, held_other))
-    numbers = coarser_numbers(resolutions.own, known.shape[1], top_k)
+    numbers = coarser_numbers(resolutions.own, known.shape[1], len(held), top_k)
     if resolutions.log_weights is None and any(number > 0 for number in numbers):
         resolutions = replace(resolutions, log_weights=completion_weights(known, known.shape[1]))
     coarser = tuple(
