@@ -45,7 +45,7 @@ _OTHER_WEIGHT, _LEAST_OTHER = 2.0, 1e-6
 # Largest share of a row that raised zeros may take.
 _RAISED = 0.01
 _VOTE_DECIMALS, _NO_DIGITS = -2, -4
-# Classes above which the Gaussians of the ladder would fill a file, and calibration rows above which their scores would.
+# Classes above which the Gaussians of the ladder would fill a file, and calibration rows above which scores would.
 _MOST_CLASSES, _MOST_ROWS = 1_000, 1_000_000
 
 
