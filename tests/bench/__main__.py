@@ -29,6 +29,7 @@ QUICK = {
     "soak": ["--minutes", "0.5"],
     "store": ["--rows", "100000", "--pace-rows", "60000"],
     "upgrade": ["--seconds", "20"],
+    "witnesses": ["--streams", "4", "--quiet-streams", "10"],
 }
 """Arguments of a short run, where a benchmark is not short anyway."""
 

@@ -45,6 +45,7 @@ MEASURED = {
     "soak": _SERVICE,
     "store": ("service/darksight_service/store",),
     "upgrade": ("service/darksight_service/metrics", "deploy/prometheus"),
+    "witnesses": ("darksight_core/drift",),
 }
 """Folders whose code each benchmark measures."""
 
