@@ -16,6 +16,7 @@ from tests.bench import results
 
 QUICK = {
     "accuracy": ["--turns", "2", "--seeds", "1"],
+    "audit": ["--streams", "3", "--checked", "10"],
     "capacity": ["--seconds", "8"],
     "confidence": ["--seeds", "1"],
     "drift": ["--seeds", "1", "--streams", "5", "--quiet-streams", "10"],
