@@ -159,8 +159,8 @@ class Detector(Protocol[State]):
     def threshold(self) -> float: ...  # noqa: D102
 
     @classmethod
-    def of(cls, baseline: Baseline) -> Self:
-        """The detector of a bundle; ConfigError if the bundle lacks what it needs."""
+    def of(cls, baseline: Baseline) -> Self | None:
+        """The detector of a bundle, None if it is not for such rows; ConfigError if the bundle lacks what it needs."""
         ...
 
     def start(self, segment: Segment | None = None) -> State:

@@ -35,5 +35,5 @@ def make_detectors(baseline: Baseline, level: float | None = None) -> tuple[Dete
     level
         Another bound on the probability of a false alarm, for the detectors of all rows.
     """
-    made: list[Any] = [each.of(baseline) for each in DETECTORS]
+    made: list[Any] = [found for each in DETECTORS if (found := each.of(baseline)) is not None]
     return tuple(each if level is None or each.is_by_segment else replace(each, level=level) for each in made)

@@ -38,6 +38,8 @@ class RowFeatures:
         C, (4r + 4, 4r + 4) float32.
     calibration
         Features of calibration rows, (n, 4r + 4).
+    usual_coarse
+        Share of the calibration rows that look rounded, and are left out, (1,).
     """
 
     means: NDArray[np.float32]
@@ -46,6 +48,7 @@ class RowFeatures:
     outer: Floats
     covariance: NDArray[np.float32]
     calibration: Halves
+    usual_coarse: Floats
 
     def __post_init__(self) -> None:
         classes, count = len(self.means), self.axes.shape[1] if self.axes.ndim == 3 else 0
@@ -55,9 +58,13 @@ class RowFeatures:
             raise ConfigError(f"the witnesses of {classes} classes have arrays of other shapes: {shapes}")
         if self.calibration.shape != (len(self.calibration), size) or not len(self.calibration):
             raise ConfigError("the witnesses have no calibration rows, or rows of another size")
+        if self.usual_coarse.shape != (1,) or not 0.0 <= float(self.usual_coarse[0]) <= 1.0:
+            raise ConfigError("the share of rounded calibration rows must be one number between 0 and 1")
 
     @classmethod
-    def fit(cls, log_pi: Floats, held: Floats, means: NDArray[np.float32], seed: int = 0) -> RowFeatures:
+    def fit(
+        cls, log_pi: Floats, held: Floats, means: NDArray[np.float32], seed: int = 0, usual_coarse: float = 0.0
+    ) -> RowFeatures:
         """Features of fit rows (n, K) and of calibration rows (m, K), given as log-probabilities.
 
         Parameters
@@ -66,6 +73,8 @@ class RowFeatures:
             Mean centred log-probabilities of each predicted class, (K, K).
         seed
             Seed of the draw of rows where there are more than are kept.
+        usual_coarse
+            Share of the calibration rows that look rounded, and are not among these.
         """
         rng, classes = np.random.default_rng(seed), log_pi.shape[1]
         known = _draw(log_pi, min(_FIT_ROWS, _FIT_NUMBERS // classes), rng)
@@ -81,6 +90,7 @@ class RowFeatures:
             blank,
             np.eye(4 * count + 4, dtype=np.float32),
             np.zeros((1, 4 * count + 4), dtype=np.float16),
+            np.array([usual_coarse]),
         )
         found = replace(found, outer=_moments(found._stack(known)))
         features = found.of(known).astype(np.float64)
@@ -98,7 +108,7 @@ class RowFeatures:
 
     def tensors(self) -> dict[str, NDArray[np.generic]]:
         """What a bundle keeps; the means are those of its outlier score."""
-        names = ("axes", "inner", "outer", "covariance", "calibration")
+        names = ("axes", "inner", "outer", "covariance", "calibration", "usual_coarse")
         return {name: getattr(self, name) for name in names}
 
     def _stack(self, log_pi: Floats) -> Floats:

@@ -30,6 +30,7 @@ from darksight_core.drift.detector import Baseline, Evidence, RowBatch
 from darksight_core.drift.row_features import RowFeatures
 from darksight_core.drift.segment_cells import Segment
 from darksight_core.errors import ConfigError
+from darksight_core.rows.resolution import FULL, is_rounded
 from darksight_core.rows.simplex import Floats
 
 __all__ = ["WitnessState", "WitnessTest"]
@@ -48,8 +49,8 @@ _RIDGE = 0.02
 _ALL_ROWS = 100
 # Noise that breaks ties, in standard deviations of v·φ: equal rows must not be told apart by rounding.
 _NOISE = 1e-3
-# Share of rows of coarser resolutions above which rows that came together are left out.
-_COARSE = 0.1
+# Rows by whose share of coarse ones the next as many are looked at, and how far it may be above the usual share.
+_STRETCH, _COARSE = 50, 0.2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,6 +71,8 @@ class WitnessState:
         Rows that the urn of each witness has learned from, in each cell, (3, 20).
     capital
         Capital of the bets of each witness, (3, 5).
+    counted
+        Rows that have come, and coarse ones in the present stretch and in the one before, (3,).
     highest, alarm_row
         Largest log evidence so far, and the first row, counted from 1, at which it reached the threshold, or None.
     """
@@ -82,6 +85,7 @@ class WitnessState:
     spread: Floats
     learned: Floats
     capital: Floats
+    counted: Floats
     highest: float = 0.0
     alarm_row: int | None = None
 
@@ -118,12 +122,12 @@ class WitnessState:
     @classmethod
     def of(cls, rows: int, idle: float, arrays: Sequence[Floats]) -> WitnessState:
         """A state from `arrays`."""
-        sums, directions, edges, spread, learned, capital = arrays
-        return cls(rows, idle, sums, directions, edges, spread, learned, capital)
+        sums, directions, edges, spread, learned, capital, counted = arrays
+        return cls(rows, idle, sums, directions, edges, spread, learned, capital, counted)
 
     def arrays(self) -> tuple[Floats, ...]:
         """All arrays."""
-        return self.sums, self.directions, self.edges, self.spread, self.learned, self.capital
+        return self.sums, self.directions, self.edges, self.spread, self.learned, self.capital, self.counted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -162,11 +166,9 @@ class WitnessTest:
         object.__setattr__(self, "_gaps", np.diff(ends, prepend=0))
 
     @classmethod
-    def of(cls, baseline: Baseline) -> WitnessTest:
-        """The test of a bundle."""
-        if baseline.features is None:
-            raise ConfigError("the bundle has no rows for the witnesses of drift; fit it again")
-        return cls(baseline.features, left_out=[*baseline.levels])
+    def of(cls, baseline: Baseline) -> WitnessTest | None:
+        """The test of a bundle; None for a bundle of rows of which only some classes are known."""
+        return None if baseline.features is None else cls(baseline.features, left_out=[*baseline.levels])
 
     @property
     def threshold(self) -> float:
@@ -177,22 +179,19 @@ class WitnessTest:
         """The state before the first row; this test has no segments."""
         size = len(self.features.covariance)
         shapes = ((1 + _WINDOW, size), *((_LIFE, each) for each in (size, _CELLS - 1, 1, _CELLS, _BETS)))
-        return WitnessState.of(0, 1.0, [np.zeros(shape) for shape in shapes])
+        return WitnessState.of(0, 1.0, [*(np.zeros(shape) for shape in shapes), np.zeros(3)])
 
     def update(self, state: WitnessState, rows: RowBatch) -> WitnessState:
         """The state after more rows; without their probabilities it is the same."""
-        if rows.resolution is not None:
-            is_coarse = np.isin(rows.resolution, [*self.left_out])
-            # The few rows of a rounded stream that look full are its undecided ones, which do not stand for it.
-            if is_coarse.sum() > _COARSE * len(rows):
-                return state
-            rows = rows.take(~is_coarse)
-        probs = rows.probabilities
-        if probs is None:
+        if rows.probabilities is None:
             return state
         classes = len(self.features.means)
-        if probs.shape[1:] != (classes,):
-            raise ConfigError(f"witnesses of {classes} classes cannot look at rows of shape {probs.shape}")
+        if rows.probabilities.shape[1:] != (classes,):
+            shape = rows.probabilities.shape
+            raise ConfigError(f"witnesses of {classes} classes cannot look at rows of shape {shape}")
+        state, rows = self._fine(state, rows)
+        probs = rows.probabilities
+        assert probs is not None
         chosen = rows.uniforms[:, 1] * classes < _ALL_ROWS
         if classes > _ALL_ROWS:
             probs = probs[chosen]
@@ -254,6 +253,31 @@ class WitnessTest:
             f"become {shape}"
         )
 
+    def _fine(self, state: WitnessState, rows: RowBatch) -> tuple[WitnessState, RowBatch]:
+        """The rows that have all digits, and the state after they were counted.
+
+        Calibration rows that look rounded are left out as well. In a stream that is rounded, the few rows that do not
+        look so are its undecided ones. So rows are looked at only after a stretch with no more coarse rows than usual.
+        """
+        assert rows.probabilities is not None
+        is_coarse = np.isnan(rows.probabilities).any(axis=1)
+        if rows.resolution is not None:
+            is_coarse |= rows.resolution > FULL
+        is_coarse |= is_rounded(rows.probabilities, self.left_out)
+        seen, now, before = state.counted.astype(np.int64).tolist()
+        stretch = (seen + np.arange(len(rows))) // _STRETCH - seen // _STRETCH
+        counts = np.bincount(stretch, is_coarse, minlength=1)
+        counts[0] += now
+        earlier = np.concatenate([[before], counts[:-1]])
+        usual = float(self.features.usual_coarse[0]) + _COARSE
+        used = ~is_coarse & (earlier[stretch] <= usual * _STRETCH)
+        seen += len(rows)
+        # The next stretch begins empty.
+        counts, earlier = (
+            (np.append(counts, 0.0), np.append(earlier, counts[-1])) if seen % _STRETCH == 0 else (counts, earlier)
+        )
+        return replace(state, counted=np.array([seen, counts[-1], earlier[-1]])), rows.take(used)
+
     def _chunk(self, state: WitnessState, features: Floats, uniforms: Floats) -> WitnessState:
         values = -(features @ state.directions.T) + _NOISE * (uniforms[:, :1] - 0.5) * state.spread[:, 0]
         cells = np.array([np.searchsorted(*each, side="right") for each in zip(state.edges, values.T, strict=True)])
@@ -301,10 +325,10 @@ class WitnessTest:
         edges = np.sort(values + _NOISE * self._noise * spread)[self._ends[:-1] - 1]
         idle = state.idle + float(state.capital[slot].sum()) - share
         new = (direction, edges, spread, 0.0, share / _BETS)
-        arrays = [each.copy() for each in state.arrays()[1:]]
+        arrays = [each.copy() for each in state.arrays()[1:-1]]
         for array, values in zip(arrays, new, strict=True):
             array[slot] = values
-        made = WitnessState.of(state.rows, idle, [sums, *arrays])
+        made = WitnessState.of(state.rows, idle, [sums, *arrays, state.counted])
         return replace(made, highest=state.highest, alarm_row=state.alarm_row)
 
 

@@ -60,7 +60,7 @@ from darksight_core.predictions import Predictions, labels_among
 from darksight_core.predictions.sketch import RowSketch
 from darksight_core.predictions.split import Split, make_split
 from darksight_core.rows.partial import TopRows
-from darksight_core.rows.resolution import name_of
+from darksight_core.rows.resolution import FULL, is_rounded, name_of
 from darksight_core.rows.simplex import Floats, largest_probs, log_probs, log_softmax, temper
 from darksight_core.scores.outlier import draw_known
 
@@ -397,6 +397,11 @@ class _Fit:
                 )
             has_place = embedder.starts.has_class
             warnings = fit_warnings(facts, calibration, as_served, self.predictions.class_names, has_place)
+            rounded = is_rounded(held, [level.number for level in resolutions.coarser])
+            features = None
+            if resolutions.own <= FULL and not rounded.all():
+                fine, means = log_probs(held[~rounded]), outlier_score.log_ratios.means
+                features = RowFeatures.fit(log_probs(known), fine, means, usual_coarse=float(rounded.mean()))
             bundle = Bundle(
                 embedder=embedder,
                 kde=kde,
@@ -409,9 +414,7 @@ class _Fit:
                 resolutions=resolutions,
                 accuracy_model=accuracy_model,
                 segments=segments,
-                features=RowFeatures.fit(log_probs(known), log_probs(held), outlier_score.log_ratios.means)
-                if len(held)
-                else None,
+                features=features,
             )
             texts = {"version": write_bundle(out, bundle, overwrite=overwrite), "warnings": json.dumps(warnings)}
             texts["levels"] = resolutions.names

@@ -31,6 +31,7 @@ __all__ = [
     "SHARP_STEPS",
     "STEPS",
     "finest",
+    "is_rounded",
     "name_of",
     "number_of",
     "recognise",
@@ -117,6 +118,13 @@ def recognise(rows: NDArray[np.floating]) -> NDArray[np.int16]:
         short = open_rows[least[open_rows] < HALF_FLOAT]
         found[short[(rows[short].astype(np.float16) == rows[short]).all(axis=1)]] = _HALF_DECIMALS
     return found
+
+
+def is_rounded(rows: NDArray[np.floating], levels: Collection[int]) -> NDArray[np.bool_]:
+    """Whether rows (n, K) look rounded to one of these levels, (n,)."""
+    if not levels:
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.isin(recognise(rows), [*levels])
 
 
 def resolution_of(rows: NDArray[np.floating]) -> int:
