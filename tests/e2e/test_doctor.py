@@ -115,7 +115,7 @@ def test_a_clock_that_is_behind_the_stored_points(doctor: Doctor, tmp_path: Path
     url = f"sqlite:///{tmp_path / 'store.db'}"
     Store.open(url, auto_upgrade=True).close()
     with sqlite3.connect(tmp_path / "store.db") as connection:
-        connection.execute("insert into rollup values (1, 40000000, 0, 1, 0, 0, 1, 1, 0.0)")
+        connection.execute("insert into rollup values (1, 40000000, 0, 1, 0, 0, 1, 1, 0.0, 0.0)")
     connection.close()
 
     status, findings = doctor(database_url=url)
