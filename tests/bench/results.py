@@ -31,6 +31,7 @@ _ROOT = Path(__file__).parents[2]
 _SERVICE = ("darksight_core/runtime", "service/darksight_service")
 MEASURED = {
     "accuracy": ("darksight_core/drift",),
+    "audit": ("darksight_core/drift",),
     "capacity": _SERVICE,
     "confidence": ("darksight_core/scores", "darksight_core/evaluation"),
     "drift": ("darksight_core/drift",),
@@ -44,7 +45,7 @@ MEASURED = {
     "sets": ("darksight_core/guarantees", "darksight_core/gate"),
     "soak": _SERVICE,
     "store": ("service/darksight_service/store",),
-    "upgrade": ("service/darksight_service/metrics", "deploy/prometheus"),
+    "upgrade": ("service/darksight_service/metrics",),
     "witnesses": ("darksight_core/drift",),
 }
 """Folders whose code each benchmark measures."""

@@ -211,7 +211,7 @@ def test_evaluate_prints_the_share_of_foreign_rows_that_is_flagged(
     """Beside AUROC stands what the p-values do at alpha, for foreign and for known rows."""
     foreign = folder / "foreign.npz"
     np.savez(foreign, probs=np.full((60, CLASSES), 1.0 / CLASSES))
-    options = ("--ood", str(foreign), "--fast", "--resamples", "0")
+    options = ("--ood", str(foreign), "--resamples", "0")
 
     flagged = run(folder, capsys, "evaluate", *options)["flagged"]
     main(["evaluate", str(folder / "model.safetensors"), str(folder / "rows.npz"), *options])
@@ -245,7 +245,7 @@ def test_references_have_no_thresholds(folder: Path, capsys: pytest.CaptureFixtu
 
 def test_evaluate_and_drift_have_figures_of_segments(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Accuracy with intervals of each camera, and the evidence of each."""
-    figures = run(folder, capsys, "evaluate", "--by", "camera", "--fast", "--resamples", "2")["segments"]
+    figures = run(folder, capsys, "evaluate", "--by", "camera", "--resamples", "2")["segments"]
     evidence = run(folder, capsys, "drift", "--by", "camera")["segments"]
     main(["drift", str(folder / "model.safetensors"), str(folder / "rows.npz"), "--by", "camera"])
     text = capsys.readouterr().out
@@ -289,7 +289,7 @@ def test_a_report_shows_pictures_of_references_and_segments(folder: Path, capsys
     out = folder / "page.html"
 
     code = main(
-        ["report", str(folder / "model.safetensors"), str(folder / "referenced.npz"), "--compare", "none",
+        ["report", str(folder / "model.safetensors"), str(folder / "referenced.npz"),
          "--reference-dir", str(inputs), "--out", str(out)]
     )  # fmt: skip
 

@@ -73,6 +73,6 @@ def test_points_of_an_unknown_reason_are_counted() -> None:
     """The evaluation of a policy counts them without a reason."""
     counts = DecisionCounts()
 
-    counts.add(False, 99, 3)
+    counts.add(False, 99, 3, 3)
 
     assert (counts.points, counts.accepted, counts.outliers) == (3, 0, 0)

@@ -128,7 +128,8 @@ def check_transformers(names: dict[str, Any], data: Any) -> None:
     """Each input is scored with the probabilities of its classes."""
     from darksight_client.adapters.transformers import PipelineOutputError
 
-    outputs, classes = names["outputs"], list(names["class_names"])
+    outputs = names["outputs"]
+    classes = sorted(each["label"] for each in outputs[0])
     probs = names["pipeline_probs"](outputs, classes)
     assert len(names["scored"]) == len(probs) == 2
     for row, output in zip(probs, outputs, strict=True):

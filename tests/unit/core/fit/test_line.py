@@ -74,9 +74,12 @@ def test_served_points_rise_with_the_log_odds(tmp_path: Path, columns: tuple[int
     rows = np.zeros((len(log_odds), classes))
     rows[:, list(columns or (0, 1))] = rows_of(log_odds)
 
-    engines = [Scorer.of(bundle, compiled=False).score(rows).points, place_served(bundle.embedder, log_probs(rows))]
+    engines = [
+        Scorer.of(bundle, compiled=False).score(rows, resolution="full").points,
+        place_served(bundle.embedder, log_probs(rows)),
+    ]
     if KERNEL.is_available:
-        engines.append(Scorer.of(bundle, compiled=True).score(rows).points)
+        engines.append(Scorer.of(bundle, compiled=True).score(rows, resolution="full").points)
 
     # Rows within the margin of even odds are placed where their class is preferred by it, which ends in a bisection.
     for points in engines:

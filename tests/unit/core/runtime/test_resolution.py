@@ -143,12 +143,10 @@ def test_what_is_no_class_makes_a_row_unusual(scorer: Scorer) -> None:
 
 
 @pytest.mark.parametrize("number", [FULL, -4, 5])
-def test_certificates_hold_at_their_level(scorer: Scorer, number: int) -> None:
+def test_certificates_hold_at_their_level(bundle: Bundle, number: int) -> None:
     """Over 300 draws of labelled rows, gates that promise 95% with confidence 95% break it in at most 5%."""
-    if scorer.kernel is None:
-        pytest.skip("the gate is the same")
     probs, truth = rows_of(6_000, 6)
-    rows = scorer.by_resolution(from_arrays(probs, labels=truth))[number]
+    rows = Scorer.of(bundle).by_resolution(from_arrays(probs, labels=truth))[number]
     assert rows.errors is not None
     rng, broken, feasible = np.random.default_rng(0), 0, 0
     for _ in range(300):

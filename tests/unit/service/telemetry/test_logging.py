@@ -67,7 +67,7 @@ def refuse_event(text: str, folder: Path) -> None:
                 "content-type": "application/json",
             }
             request = Request(names, b"", body, {name.encode(): value for name, value in headers.items()})
-            answer = EventAnswer(None, {}, ProcessCounts(folder, 0))  # type: ignore[arg-type]  # Score is not reached
+            answer = EventAnswer(None, {}, lambda _: (), ProcessCounts(folder, 0))  # type: ignore[arg-type]  # Score is not reached
             with pytest.raises((DarkSightError, HttpError)):
                 answer(request, HttpCall())
 

@@ -56,7 +56,7 @@ class Score:
 def answer(folder: Path, request: Request, method: Score | None = None) -> monitor_pb2.ScoreRequest:
     """The message that an event becomes; the answer to it is 202 without a body."""
     method = method or Score()
-    reply = EventAnswer(method, MODELS, ProcessCounts(folder, 0))(request, HttpCall())
+    reply = EventAnswer(method, MODELS, lambda _: (), ProcessCounts(folder, 0))(request, HttpCall())
     assert (reply.status_code, reply.body) == (202, b"")
     (message,) = method.messages
     return message
@@ -124,7 +124,7 @@ def test_an_event_of_too_many_rows_is_refused(tmp_path: Path) -> None:
 def test_a_request_is_accepted_and_dropped(tmp_path: Path) -> None:
     """Even one that nothing could be read from: what is needed is in the response."""
     method, counts = Score(), ProcessCounts(tmp_path, 0)
-    handle = EventAnswer(method, MODELS, counts)
+    handle = EventAnswer(method, MODELS, lambda _: (), counts)
     headers = {"specversion": "1.0", "id": "a", "source": "b", "type": "org.kubeflow.serving.inference.request"}
     structured = request_of("structured_response", json.dumps(headers).encode())
 
@@ -192,7 +192,7 @@ def test_a_bad_event_names_the_field(tmp_path: Path, changed: dict[str, str], bo
     """And is counted."""
     counts = ProcessCounts(tmp_path, 0)
     with pytest.raises(RequestError) as raised:
-        EventAnswer(Score(), MODELS, counts)(request_of(body=body, **changed), HttpCall())
+        EventAnswer(Score(), MODELS, lambda _: (), counts)(request_of(body=body, **changed), HttpCall())
 
     assert raised.value.details["field"] == field
     assert raised.value.message.startswith((f"{field}: ", f"{field}["))
@@ -281,7 +281,9 @@ def test_tags_come_from_attributes_headers_and_the_response(tmp_path: Path) -> N
     )
     method = Score()
 
-    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(request, HttpCall())
+    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, lambda _: (), ProcessCounts(tmp_path, 0))(
+        request, HttpCall()
+    )
 
     (message,) = method.messages
     assert dict(message.tags) == {"site": "default", "tenant": "acme", "camera": "7", "lens": "wide"}
@@ -306,7 +308,7 @@ def test_a_value_that_is_not_a_tag_is_left_out(tmp_path: Path, more: dict[str, A
     method, sources = Score(), {"camera": "data.meta.0.0", "site": "namespace"}
     body = json.dumps({"predictions": ROWS.tolist()} | more).encode()
 
-    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, ProcessCounts(tmp_path, 0))(
+    EventAnswer(method, {"iris": PassiveModel(tags=sources)}, lambda _: (), ProcessCounts(tmp_path, 0))(
         request_of(body=body, model="iris"), HttpCall()
     )
 
@@ -328,6 +330,6 @@ def test_the_trace_is_that_of_the_prediction(tmp_path: Path, changed: dict[str, 
     request = request_of(**{"traceparent": f"00-{'1' * 32}-{'2' * 16}-01", **changed})
     call = HttpCall.of(ANYBODY, request)
 
-    EventAnswer(Score(), MODELS, ProcessCounts(tmp_path, 0))(request, call)
+    EventAnswer(Score(), MODELS, lambda _: (), ProcessCounts(tmp_path, 0))(request, call)
 
     assert call.traceparent == TRACEPARENT
