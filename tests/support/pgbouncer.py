@@ -57,7 +57,8 @@ class PgBouncer:
         # It refuses to run as root.
         user = "nobody" if os.geteuid() == 0 else None
         self.process = subprocess.Popen([_PROGRAM, "-q", str(self.folder / "config.ini")], user=user, cwd="/")
-        wait_until(self._is_there, what="PgBouncer")
+        wait_until(lambda: self._is_there() or self._has_ended(), what="PgBouncer")
+        assert not self._has_ended(), "PgBouncer has ended"
 
     def stop(self) -> None:
         """Stop it at once; its clients lose their connections."""
@@ -65,6 +66,9 @@ class PgBouncer:
             self.process.send_signal(signal.SIGTERM)
             self.process.wait(60)
             self.process = None
+
+    def _has_ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
 
     def _is_there(self) -> bool:
         with suppress(psycopg.OperationalError), psycopg.connect(self.url("postgres"), prepare_threshold=None):
@@ -77,7 +81,10 @@ def running_pgbouncer(server: Postgres) -> Iterator[PgBouncer]:
     """A pooler of a server, until the end of the block."""
     with tempfile.TemporaryDirectory(prefix="ds-pool-", dir="/tmp") as name:
         folder = Path(name)
-        (folder / "config.ini").write_text(_CONFIG.format(server=server.folder, folder=folder), encoding="utf-8")
+        config = folder / "config.ini"
+        config.write_text(_CONFIG.format(server=server.folder, folder=folder), encoding="utf-8")
+        # Whatever umask a command that ran in this process has left.
+        config.chmod(0o644)
         folder.chmod(0o755)
         if os.geteuid() == 0:
             shutil.chown(folder, "nobody")
